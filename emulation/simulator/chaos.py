@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fanin.emulation.simulator.links import Link
+from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.scenario import (
     MOVES,
     OF_A_LEAF,
@@ -50,6 +51,8 @@ SMALL_SHARE = 0.5
 TREE_SHARE = 0.2
 """Share of scenarios with leaf switches."""
 MAX_LEAVES = 3
+LONGER = (1, 3, 8)
+"""Factors of a job's slots and packets, for trains."""
 WORKERS_OF_A_TREE = 6
 """Most workers of a job in a tree."""
 
@@ -67,6 +70,13 @@ class Chaos:
     kinds: tuple[FaultKind, ...] = get_args(FaultKind)
     trees: float = TREE_SHARE
     """Probability that a scenario has leaf switches."""
+    trains: bool = False
+    """Whether arrays are longer, and packets have no checksums, with which they would be in no run (trains.py)."""
+
+
+def draw_for(kind: Kind, seed: int) -> Scenario:
+    """Draw the scenario of a seed for machines of that kind."""
+    return draw(seed, Chaos(trains=kind == "trains"))
 
 
 def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
@@ -93,6 +103,11 @@ def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
             leaf=dice.choice((None, *range(leaves))),
         )
         faults = (*faults, restart)
+    if chaos.trains:
+        longer = random.Random(f"{seed}, trains")
+        jobs = tuple(_longer(longer, job) for job in jobs)
+        link = dataclasses.replace(link, corrupt=0.0)
+        faults = tuple(_undamaged(fault) for fault in faults)
     return Scenario(
         name=f"chaos-{seed}",
         jobs=jobs,
@@ -153,6 +168,18 @@ def _widened(dice: random.Random, job: JobPlan) -> JobPlan:
     return dataclasses.replace(
         job, lanes=dice.choice(("4/8", "2/8") if job.tree else ("8/8", "4/8", "4/4", "2/8", "2/4"))
     )
+
+
+def _longer(dice: random.Random, job: JobPlan) -> JobPlan:
+    factor = 1 if job.short else dice.choice(LONGER)  # an array that forecasts its scales is of one packet
+    return dataclasses.replace(job, slots=factor * job.slots, chunks=factor * job.chunks, checksum=False)
+
+
+def _undamaged(fault: Fault) -> Fault:
+    """Return the fault without damage to packets, which only checksums would show."""
+    if fault.link is None:
+        return fault
+    return dataclasses.replace(fault, link=dataclasses.replace(fault.link, corrupt=0.0))
 
 
 def _delay_s(dice: random.Random) -> float:

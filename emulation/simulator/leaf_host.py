@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.peer_addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
     BUFFERS,
@@ -29,6 +30,9 @@ class LeafHost(SwitchHost):
         self._parent = parent
         self.url = str(_url(address))
         """URL that the leaf announces, and that others reach it at."""
+
+    def _make_machine(self, memory_bytes: int) -> Switch:
+        return self._setup.make_leaf(memory_bytes)
 
     def _make_controller(self) -> AnyController:
         self._leaf = LeafController(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fanin.emulation.simulator.batches import in_batches
-from fanin.emulation.simulator.chaos import draw
+from fanin.emulation.simulator.chaos import draw_for
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind, SwitchType
 from fanin.emulation.simulator.scenario import Fault, Scenario
@@ -45,6 +45,7 @@ class Tally:
     contributions: int = 0
     forecasts: int = 0
     forecasts_missed: int = 0
+    regular: int = 0
     virtual_s: float = 0.0
     slowest_recovery_s: float = 0.0
     failed: list[tuple[int, ViolationError]] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Tally:
         self.contributions += report.contributions
         self.forecasts += report.forecasts
         self.forecasts_missed += report.forecasts_missed
+        self.regular += report.regular
         self.virtual_s += report.virtual_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, report.recovery_s)
 
@@ -68,6 +70,7 @@ class Tally:
         self.contributions += other.contributions
         self.forecasts += other.forecasts
         self.forecasts_missed += other.forecasts_missed
+        self.regular += other.regular
         self.virtual_s += other.virtual_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, other.slowest_recovery_s)
         self.failed += other.failed
@@ -102,7 +105,7 @@ def _run_batch(seeds: range, kind: Kind, scenario: Scenario | None) -> Tally:
     tally = Tally()
     for seed in seeds:
         try:
-            tally.add(simulate(scenario or draw(seed), seed, kind=kind))
+            tally.add(simulate(scenario or draw_for(kind, seed), seed, kind=kind))
         except ViolationError as violation:
             tally.schedules += 1
             tally.failed.append((seed, violation))

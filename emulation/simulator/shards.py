@@ -46,7 +46,8 @@ import numpy.typing as npt
 
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link
-from fanin.emulation.simulator.machines import Kind, switch_type, worker_type
+from fanin.emulation.simulator.machine_kinds import switch_type, worker_type
+from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.shard_member import HANG_UP_S, WORDS, ShardMember
 from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
@@ -179,8 +180,9 @@ class ShardRun:
         self.network = Network(self.queue, plan.link, dice)
         self.network.watchers.append(self.recorder)
         self.worker_type, self.survivor_type = worker_type(kind), survivor
+        make = switch_type(kind)
         setup = SwitchSetup(
-            network=self.network, make=switch_type(kind), dice=dice, memory_bytes=1 << 24,
+            network=self.network, make=make, make_leaf=make, dice=dice, memory_bytes=1 << 24,
             liveness_timeout_s=LIVENESS_TIMEOUT_S, note=self.recorder.note, evicted=lambda ledger: None,
         )  # fmt: skip
         shards = plan.hosts + plan.spares

@@ -16,13 +16,15 @@ from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.leaf_host import LeafHost
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
-from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
+from fanin.emulation.simulator.machine_kinds import switch_type, worker_type
+from fanin.emulation.simulator.machines import Kind, SwitchType
 from fanin.emulation.simulator.peer_addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
 from fanin.emulation.simulator.simulated_job import SimulatedJob
 from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
+from fanin.emulation.simulator.trains import TICK_S
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
 from fanin.emulation.simulator.virtual_network import Network, ends
 from fanin.emulation.simulator.worker import Process
@@ -53,6 +55,8 @@ class Report:
     forecasts: int
     """Small reductions whose scales were foreseen (host/machine/scale_forecast.py), counted per worker."""
     forecasts_missed: int
+    regular: int
+    """Datagrams that machines of kind `trains` handled as part of a regular run."""
 
     @property
     def recovery_s(self) -> float:
@@ -96,12 +100,13 @@ class Simulation:
         self.queue = EventQueue()
         self.recorder = Recorder(self.queue, show=show, pcap=pcap)
         dice = random.Random(seed)
-        self.network = Network(self.queue, scenario.link, dice)
+        self.network = Network(self.queue, scenario.link, dice, tick_s=TICK_S if kind == "trains" else 0.0)
         self.network.watchers.append(self.recorder)
         self._operator = _Operator(self.recorder.note)
         setup = SwitchSetup(
             network=self.network,
             make=switch or switch_type(kind),
+            make_leaf=switch or switch_type("native" if kind == "trains" else kind),
             dice=dice,
             memory_bytes=scenario.memory_bytes,
             liveness_timeout_s=scenario.liveness_timeout_s,
@@ -172,6 +177,7 @@ class Simulation:
             attempts=sum(job.attempts for job in self.jobs),
             forecasts=sum(process.forecasts[0] for process in processes),
             forecasts_missed=sum(process.forecasts[1] for process in processes),
+            regular=sum(each.regular for each in processes) + sum(host.regular for host in self.hosts),
         )
 
     def _run(self) -> None:

@@ -62,6 +62,7 @@ class SwitchSetup:
 
     network: Network
     make: SwitchType
+    make_leaf: SwitchType
     dice: random.Random
     memory_bytes: int
     liveness_timeout_s: float
@@ -80,6 +81,8 @@ class SwitchHost:
         """Whether nobody can see that it has stopped, as when power fails."""
         self.contributions = 0
         """Contributions that the machines of earlier lives have received."""
+        self._regular = 0
+        """`regular` of earlier lives."""
         self.books: dict[tuple[int, int], JobLedger] = {}
         """By index and generation, the ledgers of all jobs, since leaves may ask about those of earlier lives."""
         self._setup = setup
@@ -94,13 +97,16 @@ class SwitchHost:
     def start(self) -> None:
         """Begin a life with an empty machine and a new controller."""
         self.lives += 1
-        self.machine: Switch = self._setup.make(self._setup.memory_bytes)
+        self.machine: Switch = self._make_machine(self._setup.memory_bytes)
         self.auditor = SwitchAuditor(self.address, self.machine, self._setup.memory_bytes)
         self._network.watchers.append(self.auditor)
         self.controller: AnyController = self._make_controller()
         self._armed_at = float("inf")
         self._handling = False
         self._node = self._network.attach(self.address, self.machine, self._stepped)
+
+    def _make_machine(self, memory_bytes: int) -> Switch:
+        return self._setup.make(memory_bytes)
 
     def _make_controller(self) -> AnyController:
         return Controller(
@@ -115,6 +121,7 @@ class SwitchHost:
         """End this life; connections break, and all state is lost."""
         if self._node is not None:
             self.contributions += self.auditor.contributions
+            self._regular = self.regular
             self._network.watchers.remove(self.auditor)
             self._network.detach(self._node)
             self._node = None
@@ -127,6 +134,11 @@ class SwitchHost:
     def checked_contributions(self) -> int:
         """Contributions that its machines have received, in all lives."""
         return self.contributions + (self.auditor.contributions if self._node is not None else 0)
+
+    @property
+    def regular(self) -> int:
+        """Datagrams in all lives that were handled as part of a run (trains.py)."""
+        return self._regular + (0 if self._node is None else self.machine.counters().get("regular", 0))
 
     @property
     def alive(self) -> bool:

@@ -59,6 +59,10 @@ class ProgressError(ViolationError):
     """Work is not done within the bound after the faults stopped, a due round stays open, or a machine never rests."""
 
 
+class TrainError(ViolationError):
+    """A switch machine made something else of a train than of its datagrams one by one."""
+
+
 class CrashError(ViolationError):
     """A machine or the controller raised an unexpected exception."""
 

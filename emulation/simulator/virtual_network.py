@@ -4,6 +4,7 @@ Rules of this file
 ------------------
 * Nothing runs by itself. An event of the queue gives one machine one packet or the time; the machine is then asked what
   it sends, what it reports and when to wake it. This is one step, and the watchers see each.
+* With `tick_s`, packets arrive at its multiples only: those of one tick at one instant, as a socket is read.
 * Every pair (source, destination) has a pipe of its own. Addresses of one host share that host's link instead; a packet
   from host to host waits in two queues, the sender's and the receiver's. Packets to an address without a machine are
   lost.
@@ -13,6 +14,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -58,7 +60,7 @@ class Node:
 class Network:
     """Nodes, pipes and random draws. `link` may be replaced during a run; `links` holds exceptions by `ends`."""
 
-    def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
+    def __init__(self, queue: EventQueue, link: Link, dice: random.Random, *, tick_s: float = 0.0) -> None:
         self.queue = queue
         self.link = link
         self.links: dict[tuple[int, int], Link] = {}
@@ -69,6 +71,7 @@ class Network:
         self.bytes = 0
         """Bytes sent by all nodes."""
         self._dice = dice
+        self._tick_s = tick_s
         self._nodes: dict[int, Node] = {}
         self._pipes: dict[tuple[int, int], Pipe] = {}
 
@@ -194,6 +197,8 @@ class Network:
         data: bytes,
     ) -> None:
         for at, copy in pipe.carry(data, self.queue.now, link, self._dice):
+            if self._tick_s:
+                at = max(self.queue.now, math.ceil(at / self._tick_s) * self._tick_s)
             self.queue.at(at, then, source, destination, copy)
 
     def arrive(self, source: int, destination: int, data: bytes) -> None:

@@ -140,6 +140,8 @@ class Process:
         self._told_to_start = False
         self._forecasts = 0, 0
         """`forecasts` of earlier lives."""
+        self._regular = 0
+        """`regular` of earlier lives."""
 
     def __str__(self) -> str:
         return f"job {self.job.index} rank {self.rank}"
@@ -158,6 +160,11 @@ class Process:
         held, missed = self._forecasts
         counters = self._machine.counters()
         return held + counters["forecasts"], missed + counters["forecasts_missed"]
+
+    @property
+    def regular(self) -> int:
+        """Datagrams in all lives that were handled as part of a run (trains.py)."""
+        return self._regular + (0 if self._machine is None else self._machine.counters().get("regular", 0))
 
     # --- what happens to it ---
 
@@ -403,5 +410,5 @@ class Process:
     def _detach(self) -> None:
         if self.node is not None:
             self.job.network.detach(self.node)
-        self._forecasts = self.forecasts
+        self._forecasts, self._regular = self.forecasts, self.regular
         self.node = self._machine = self.stale_work = None

@@ -36,12 +36,15 @@ MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
 """Distance between the first seeds of two hunts for the same defect."""
 UNUSED_WITH = {
-    "scale": ("seed", "native", "canary", "search", "processes", "shards", "events", "pcap", "scenario"),
-    "canary": ("native", "search", "processes", "events", "pcap", "scenario"),
+    "scale": ("seed", "native", "trains", "canary", "search", "processes", "shards", "events", "pcap", "scenario"),
+    "canary": ("native", "trains", "search", "processes", "events", "pcap", "scenario"),
     "search": ("events", "pcap"),
-    "shards": ("pcap", "scenario"),
+    "shards": ("trains", "pcap", "scenario"),
+    "trains": ("native",),
 }
 """Parameters whose options would do nothing beside that of each of these."""
+MACHINES = {"native": "native machines", "python": "python machines", "trains": "native machines in trains"}
+"""Kinds of machines in words."""
 
 
 def simulate(
@@ -56,6 +59,7 @@ def simulate(
     events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,
     pcap: Annotated[Path | None, typer.Option(help="File for a capture of every packet sent.")] = None,
     native: Annotated[bool, typer.Option("--native/--python", help="Machines in C++ or their twins in Python.")] = True,
+    trains: Annotated[bool, typer.Option("--trains", help="Native machines that get packets in trains.")] = False,
     search: Annotated[
         int | None, typer.Option(min=1, max=MAX_RUNS, help="Run that many schedules, from --seed on.")
     ] = None,
@@ -71,7 +75,7 @@ def simulate(
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
     """Run the real machines in virtual time, under faults, and check every event (docs/simulation.md)."""
-    from fanin.emulation.simulator.chaos import draw
+    from fanin.emulation.simulator.chaos import draw_for
     from fanin.emulation.simulator.scenario import load, to_toml
 
     if json and events:
@@ -81,7 +85,7 @@ def simulate(
             modes.refuse_with(context, written, *others)
     if search is None:
         modes.refuse_without(context, "--search", "processes")
-    kind: Kind = "native" if native else "python"
+    kind: Kind = "trains" if trains else "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
     count = processes or len(os.sched_getaffinity(0))
@@ -96,7 +100,7 @@ def simulate(
     elif search:
         facts = _search(seed, search, kind, given, count, say)
     else:
-        chosen = given or draw(seed)
+        chosen = given or draw_for(kind, seed)
         if events and given is None:
             print(to_toml(chosen))
         facts = _run(chosen, seed, kind, print if events else None, pcap, say)
@@ -124,7 +128,7 @@ def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path
             return facts | {"seed": seed, "violation": _of(violation)}
     starts = f"{report.attempts} start{'s' * (report.attempts != 1)} of jobs"
     say(
-        f"scenario {scenario.name}, seed {seed}, {kind} machines: {starts} in {report.virtual_s:.3f} "
+        f"scenario {scenario.name}, seed {seed}, {MACHINES[kind]}: {starts} in {report.virtual_s:.3f} "
         f"virtual s ({report.recovery_s:.3f} s after the last fault), {report.events:,} events, "
         f"{report.packets:,} packets, {report.contributions:,} contributions checked; nothing was violated"
     )
@@ -161,7 +165,7 @@ def _of(violation: ViolationError) -> Facts:
 
 def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, processes: int, say: Say) -> Facts:
     """Simulate many runs. Of the first that fails, print and return the shortest schedule that still fails."""
-    from fanin.emulation.simulator.chaos import draw
+    from fanin.emulation.simulator.chaos import draw_for
     from fanin.emulation.simulator.scenario import to_toml
     from fanin.emulation.simulator.search import search, shorten
 
@@ -171,10 +175,10 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     )
     took_s = time.monotonic() - started
     say(
-        f"{tally.schedules:,} schedules with {kind} machines from seed {seed} on: {tally.events:,} events, "
+        f"{tally.schedules:,} schedules with {MACHINES[kind]} from seed {seed} on: {tally.events:,} events, "
         f"{tally.contributions:,} contributions checked, {tally.virtual_s:,.0f} virtual s in {took_s:.0f} s; slowest "
         f"recovery {tally.slowest_recovery_s:.1f} s; {tally.forecasts:,} forecasts of scales held, "
-        f"{tally.forecasts_missed:,} did not"
+        f"{tally.forecasts_missed:,} did not" + f"; {tally.regular:,} datagrams in regular runs" * (kind == "trains")
     )
     facts: Facts = {"machines": kind, "first_seed": seed, "took_s": took_s}
     facts |= {each.name: getattr(tally, each.name) for each in dataclasses.fields(tally) if each.name != "failed"}
@@ -183,10 +187,11 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
         return facts
     failed_seed, violation = tally.failed[0]
     say(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
-    failure = shorten(scenario or draw(failed_seed), failed_seed, violation, kind=kind)
+    failure = shorten(scenario or draw_for(kind, failed_seed), failed_seed, violation, kind=kind)
     say(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
     say(str(failure.violation))
-    say(f"\nSave this as FILE.toml; `fanin simulate --seed {failed_seed} --scenario FILE.toml --events` replays it:\n")
+    again = f"fanin simulate --{kind} --seed {failed_seed} --scenario FILE.toml --events"
+    say(f"\nSave this as FILE.toml; `{again}` replays it:\n")
     shortened = to_toml(failure.scenario)
     say(shortened)
     return facts | {"violation": _of(failure.violation), "shortened": shortened}
