@@ -105,7 +105,7 @@ fuzz-control: $(VENV)/dev.stamp ## 10,000,000 mutated messages at the controller
 
 simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, in trains, twin, and six planted defects that must be found
 	$(VENV)/bin/fanin simulate --native --search 5000
-	$(VENV)/bin/fanin simulate --trains --search 1000
+	$(VENV)/bin/fanin simulate --trains --search 500
 	$(VENV)/bin/fanin simulate --python --search 500 --seed 100000
 	$(VENV)/bin/fanin simulate --canary 3
 	$(VENV)/bin/fanin simulate --shards --search 2000
