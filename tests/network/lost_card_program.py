@@ -1,6 +1,6 @@
 """One rank of a host with two network cards that sums on when one dies (fallback="cards").
 
-It prints JSON: a line per step until all ranks have seen a change, or have done `steps` steps; then what came of it.
+It prints JSON: a line per step until a rank has seen a change, or the file that is named; then what came of it.
 Several sums are under way at a time, of sizes for all shards and for one, beside what the switch copies.
 """
 
@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ from fanin.host.torch import FaninProcessGroup
 ELEMENTS = 300_000
 PART = 10_000
 STEPS_AFTER = 3
-"""Steps over what is left."""
+"""Steps over what is left, or after the file."""
 
 
 class Warnings(logging.Handler):
@@ -75,8 +76,8 @@ class Sums:
 
 
 def main() -> None:
-    """`python -m tests.network.lost_card_program STEPS`; 0: until a change."""
-    steps = int(sys.argv[1])
+    """`python -m tests.network.lost_card_program FILE`."""
+    over = Path(sys.argv[1])
     warnings = Warnings()
     logging.getLogger("fanin").addHandler(warnings)
     dist.init_process_group("fanin")
@@ -85,8 +86,8 @@ def main() -> None:
     before, error, left = group.describe(), "", STEPS_AFTER
     sums = Sums()
     try:
-        while left and (not steps or sums.step < steps):
-            left -= sums.next(group.describe() != before)
+        while left:
+            left -= sums.next(over.exists() or group.describe() != before)
             print_object({"event": "step"})
     except FaninError as failure:
         error = f"{type(failure).__name__}: {failure}"
