@@ -7,8 +7,10 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -23,6 +25,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.host.session import path
 from fanin.host.session.control import ControlClient, ask
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
@@ -73,9 +76,16 @@ def test_a_listener_that_says_nothing_is_no_switch() -> None:
             join(address, options=QUICK)
 
 
-def test_a_switch_that_starts_a_little_later_is_waited_for() -> None:
-    port = free_port()
+def test_a_switch_that_starts_a_little_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, refused = free_port(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        refused.set()
+        threading.Event().wait(seconds)
+
+    monkeypatch.setattr(path, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
     joining = in_thread(partial(join, SwitchAddress("udp", "127.0.0.1", port), 0, 1, options=PATIENT))
+    until(lambda: refused.is_set() or joining.done())
     with a_service(port=port):
         session = joining.result(DEADLINE_S)
         assert isinstance(session, Session)
