@@ -34,6 +34,8 @@ from fanin.host.torch.training import federated_steering
 
 VICTIM = 1
 """The rank that dies or stops."""
+WAITS = "waits"
+"""File of the rank that waits next for what never comes."""
 WORLDS = 4
 """Worlds that are made and destroyed, where that is what is tested."""
 
@@ -177,6 +179,17 @@ def rank_stopped(rank: int, size: int) -> dict[str, Any]:
     seen = raised(waits[rank])
     seen["afterwards"] = raised(lambda: dist.all_gather_object([None] * size, 1))
     return seen
+
+
+def nobody_else_sums(rank: int, size: int) -> dict[str, Any]:
+    """Rank 0 waits for a sum, having said so, and the others live on without it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have it ignored by what runs in the background
+    init()
+    if rank != 0:
+        signal.pause()
+    Path(WAITS).touch()
+    dist.all_reduce(torch.ones(1000))
+    return {}
 
 
 def rank_lost_while_all_sum(rank: int, size: int) -> dict[str, Any]:

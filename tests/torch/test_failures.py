@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from tests.support.processes import a_switch, has_ended
+from tests.support.processes import a_switch, has_ended, until
 from tests.torch.rank_checks import LOADED_MACHINE_S, PROMISED_S, play, running
 
-WORLDS = 4
-"""Number of worlds in tests/torch/failure_ranks.py; that imports torch, which takes seconds here."""
+WORLDS, WAITS = 4, "waits"
+"""The same as in tests/torch/failure_ranks.py; that imports torch, which takes seconds here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 NO_SWITCH = "udp://127.0.0.1:9"
@@ -40,6 +41,11 @@ def test_every_survivor_of_a_killed_rank_raises_in_time_and_names_it() -> None:
         assert seen["ranks"] == [1]
         assert "Connection closed by peer" in seen["text"]
         assert seen["seconds"] < PROMISED_S + 1  # the victim lives for a while first
+
+
+def state_of(pid: int) -> str:
+    """The state of a process's first thread: R while it runs or could (proc_pid_stat(5))."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 BRIEF_SILENCE = {"FANIN_LIVENESS_TIMEOUT_S": "5"}
@@ -160,8 +166,10 @@ def test_a_program_that_ends_while_something_trains_is_not_aborted(scenario: str
 
 
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
-    command = ["tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
-    with running(command, 4, BRIEF_SILENCE) as job:
-        assert job.wait(120.0, [2]) == [0]  # everybody waits by now, or has raised
-        job.processes[0].send_signal(signal.SIGINT)
-        assert job.wait(60.0, [0])[0] is not None
+    with running(["tests.torch.failure_ranks", "nobody_else_sums", "out%r.json"], 2) as job:
+        waiting = job.processes[0]
+        until(lambda: (job.folder / WAITS).exists() or waiting.poll() is not None)
+        until(lambda: state_of(waiting.pid) != "R")
+        waiting.send_signal(signal.SIGINT)
+        assert job.wait(60.0, [0]) == [-signal.SIGINT], job.output(0)
+        assert "KeyboardInterrupt" in job.output(0)
