@@ -30,8 +30,8 @@ from tests.support.processes import until
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 PORT = 9999
-SO_SNDBUFFORCE = 32
-"""Option of asm-generic/socket.h: a send buffer of that length, whatever the system allows others."""
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+"""Options of asm-generic/socket.h: a buffer of that length, whatever the system allows others."""
 UDP_SEGMENT = 103
 """Option of linux/udp.h: a datagram is cut into segments of that length, and travels as one train where it can."""
 INTERACTIVE = 6
@@ -53,6 +53,12 @@ def ends(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
     topology = fabric.topology
     sender = inside(fabric.worker_namespace(0), lambda: bound(topology.worker_address(0)))
     return sender, inside(fabric.switch_namespace(), lambda: bound(topology.root_address))
+
+
+def unsent(sender: socket.socket) -> int:
+    """Bytes that have not left the sender's machine."""
+    (waiting,) = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
+    return int(waiting)
 
 
 def exchange(fabric: Fabric, datagrams: int, at_least: int = 0) -> int:
@@ -89,7 +95,7 @@ def test_datagrams_cross_a_link_and_are_metered_with_their_headers() -> None:
 def test_a_host_has_bands_where_it_is_asked_to(bands: bool) -> None:
     """Packets of a socket of higher priority pass those that wait for the rate, or come last."""
     datagrams = 60  # as many as the buffers of two sockets hold
-    with Fabric(Topology(workers=1, link=Link(rate_bit_s=4e6, bands=bands))) as fabric:
+    with Fabric(Topology(workers=1, link=Link(rate_bit_s=1e5, bands=bands))) as fabric:  # so they wait for seconds
         far = (fabric.topology.root_address, PORT)
         sender, receiver = ends(fabric)
         with sender, receiver:
@@ -99,6 +105,7 @@ def test_a_host_has_bands_where_it_is_asked_to(bands: bool) -> None:
                 sender.sendto(bytes(1000), far)
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE)
             sender.sendto(b"urgent", far)
+            fabric.set_rate(fabric.cables[0], 4e6)
             before = 0
             while receiver.recv(2000) != b"urgent":
                 before += 1
@@ -138,18 +145,23 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_back() -> None:
 
 def test_a_link_that_is_slowed_down_passes_on_the_trains_that_wait() -> None:
     """A bucket smaller than the train at the head of its queue would never pass it on."""
-    segment_bytes, segments, trains = 1000, 60, 16
-    with Fabric(Topology(workers=1, link=Link(rate_bit_s=6e7, queue_bytes=1 << 21))) as fabric:
+    segment_bytes, segments, trains, fast = 1000, 60, 16, 6e7
+    with Fabric(Topology(workers=1, link=Link(rate_bit_s=fast, queue_bytes=1 << 21))) as fabric:
         far = (fabric.topology.root_address, PORT)
         sender, receiver = ends(fabric)
         with sender, receiver:
             sender.sendto(b"first", far)  # what waits for an address may be dropped
             assert receiver.recv(2000) == b"first"
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 22)
+            receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 25)
             sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment_bytes)
-            for _ in range(trains):
-                sender.sendto(bytes(segment_bytes * segments), far)
-            fabric.set_rate(fabric.cables[0], 1e7)
+            waiting = 0
+            while not waiting:  # a busy machine may change the rate when all have passed
+                fabric.set_rate(fabric.cables[0], fast)
+                for _ in range(trains):
+                    sender.sendto(bytes(segment_bytes * segments), far)
+                fabric.set_rate(fabric.cables[0], fast / 6)
+                waiting = unsent(sender)
             sender.sendto(b"last", far)
             while receiver.recv(2000) != b"last":
                 pass
@@ -166,7 +178,7 @@ def test_what_waits_at_a_lone_racks_uplink_is_no_longer_its_senders() -> None:
     """A real switch behaves like this: a bridge would leave datagrams to the socket they came from, TCP's to its small
     queues.
     """
-    count, uplink = 200, Link(rate_bit_s=1e5, queue_bytes=1 << 16)
+    count, uplink = 300, Link(rate_bit_s=1e5, queue_bytes=1 << 17)  # so it takes 5 s to pass half of its queue on
     place = SwitchPlace.parse("spare-only:1")
     with Fabric(Topology(workers=2, switch_at=place, uplink=uplink, lone_rack=True)) as fabric:
         far = (fabric.topology.spare_address(0), PORT)
@@ -181,7 +193,7 @@ def test_what_waits_at_a_lone_racks_uplink_is_no_longer_its_senders() -> None:
             waiting, deadline = count, time.monotonic() + LIMIT_S
             while waiting:
                 assert time.monotonic() < deadline, waiting
-                (waiting,) = struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))
+                waiting = unsent(sender)
             samples = meters.sample(1.0)
         meters.close()
     assert samples["worker 1"].up_bytes > count * 1000
@@ -191,7 +203,7 @@ def test_what_waits_at_a_lone_racks_uplink_is_no_longer_its_senders() -> None:
 
 
 def test_tcp_flows_go_from_host_to_host_over_their_links() -> None:
-    payload, deadline = 200_000, time.monotonic() + 20.0
+    payload, deadline = 200_000, time.monotonic() + LIMIT_S
     topology = Topology(workers=4, ranks_per_host=2, link=Link(rate_bit_s=2e7, queue_bytes=1 << 16))
     with Fabric(topology) as fabric:
         assert fabric.worker_namespace(0) == fabric.worker_namespace(1) != fabric.worker_namespace(2)
