@@ -109,8 +109,9 @@ def test_a_link_that_is_down_for_two_seconds_is_survived(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_training_goes_on_after_a_worker_is_killed_at_a_step_and_restarted(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="100mbit", faults=("restart=worker:1@step:3",), restarts=1)
-    record = run(scenario, sys.executable, TRAINING, "6", tmp_path=tmp_path)
+    record = run(scenario, sys.executable, TRAINING, "6", str(tmp_path), tmp_path=tmp_path)
     assert record.outcome == "finished", record
+    assert len(record.progress) == 2, "both have ended, which they do only when they were started again"
     assert len({progress.loss for progress in record.progress}) == 1, "both replicas end with the same weights"
 
 
@@ -205,7 +206,7 @@ def test_workers_that_are_started_again_find_the_switch_that_was(target: str, tm
     if target == "bmv2":
         require(target)
     scenario = Scenario(workers=2, target=target, rate="50mbit", faults=("restart=switch@step:3",), restarts=1)
-    record = run(scenario, sys.executable, TRAINING, "6", "--restarted", tmp_path=tmp_path)
+    record = run(scenario, sys.executable, TRAINING, "6", str(tmp_path), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     assert len(record.progress) == 2, "both have ended, which they do only when they were started again"
     assert len({progress.loss for progress in record.progress}) == 1

@@ -1,14 +1,15 @@
 """A worker that takes so many optimizer steps with DDP over fanin, and says what the sum of its weights is.
 
-With `--restarted` behind their number it takes them when torchrun has started it again; before, steps have no end.
+With a folder behind their number it takes them when it is started again; before, steps have no end. A rank's file there
+says that it was started: torchrun counts by agent, and one that was killed begins to count anew.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,11 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     inputs = torch.randn(16, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
-    endless = "--restarted" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    endless = False
+    if sys.argv[2:]:
+        been_here = Path(sys.argv[2]) / f"rank{dist.get_rank()}"
+        endless = not been_here.exists()
+        been_here.touch()
     for _ in itertools.count() if endless else range(int(sys.argv[1])):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
