@@ -85,7 +85,8 @@ def test_a_range_without_a_free_port_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_flows_behind_a_port_that_is_given_have_those_after_it(native: bool) -> None:
     given: dict[str, Any] = {"host": "127.0.0.1", "native": native, "memory_bytes": 1 << 20}
-    own = 23_000, 23_999  # a test of another range takes the port when it is given back
+    first = 23_000 + 500 * native
+    own = first, first + 499  # what runs beside it would take the port of a range that it shares when it is given back
     with contextlib.closing(SwitchService(ServiceOptions(port=0, ports=own, flows=4, **given))) as service:
         port = service.port
     with contextlib.closing(SwitchService(ServiceOptions(port=port, flows=4, **given))) as service:
