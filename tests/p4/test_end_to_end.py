@@ -32,7 +32,7 @@ from fanin.switch.p4runtime.opening import (
     open_remote,
 )
 from tests.support.builders import reduction
-from tests.support.processes import a_switch, in_thread, join_all, options, reduce_together, reduced, until
+from tests.support.processes import DEADLINE_S, a_switch, in_thread, join_all, options, reduce_together, reduced, until
 from tests.support.services import OPERATOR, a_service, address_of
 
 pytestmark = pytest.mark.processes
@@ -128,7 +128,7 @@ def add_up(sessions: list[Session]) -> None:
     for session, array in zip(sessions, values, strict=True):
         tickets.append(session.submit(reduction(array)))
     for session, ticket, array in zip(sessions, tickets, values, strict=True):
-        session.wait(ticket, LIVENESS_S)
+        session.wait(ticket, DEADLINE_S)
         assert (array == 3 * np.arange(500)).all()
 
 
@@ -140,7 +140,7 @@ def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -
             for rank in range(2)
         ]
         joining = [in_thread(partial(Session.join, each)) for each in terms]
-        sessions = [cast("Session", future.result(LIVENESS_S)) for future in joining]
+        sessions = [cast("Session", future.result(DEADLINE_S)) for future in joining]
         add_up(sessions)
         for quorum, staleness in ((1, 2), (1, 0), (2, 1)):
             assert sessions[0].tune(quorum=quorum, staleness=staleness) == Rounds(
@@ -161,10 +161,10 @@ def test_a_controller_takes_as_many_words_as_the_program_parses_and_a_device_may
         files = (BUILD / f"{name}.json.gz", BUILD / f"{name}.p4info.txtpb")
         with device_and_controller(Artefacts.read(*files)) as address:
             sessions = join_all(address, "job", 2, GIVEN)
-            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
+            (job,) = ask(address, control.Ask(), timeout_s=DEADLINE_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
             assert job.words_per_packet == words
             reduce_together(sessions)
-            (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
+            (job,) = ask(address, control.Ask(), timeout_s=DEADLINE_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]
             assert job.counters["rounds"] > 0
             if name.startswith("v1model"):  # a Tofino's program does not count what leaves
                 assert job.counters["packets_out"] >= 2 * job.counters["rounds"]
