@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,15 @@ def test_comments_of_cpp_and_p4_are_held_to_every_rule(
     folder: Path, name: str, form: str, text: str, rule: str
 ) -> None:
     assert written(folder, name, form.format(text)) == [rule]
+
+
+def test_comments_of_python_are_those_of_its_tokenizer() -> None:
+    """In files with strings of every form, this one's among them: "# \\" # ", '# ', r"\\" and '''# '''."""
+    for path in sorted([*(ROOT / "tools").glob("*.py"), *Path(__file__).parent.glob("*.py")]):
+        source = path.read_text(encoding="utf-8")
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        expected = [each.string.lstrip("#: ") for each in tokens if each.type == tokenize.COMMENT]
+        assert " ".join(text for _, text in words.python_comments(source)) == " ".join(expected), path
 
 
 def test_a_comment_of_several_lines_is_one_text(folder: Path) -> None:
