@@ -2,8 +2,8 @@
 
 The demo's DDP job runs with four unmodified workers whose packets are lost, repeated and reordered, through BMv2 and,
 on the same network with a bridge in the place of BMv2, through `fanin switch --target p4`. Every replica must be, to
-the bit, the one that the software switch leads to where nothing is lost. The namespaces live in a mount and a network
-namespace of their own, so the names of the guide are free, and everything is gone when the test ends.
+the bit, the one that the software switch leads to where nothing is lost. The namespaces of the guide live in a mount
+and a network namespace of their own, so its names are free, and everything is gone when the test ends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from typing import Any
 import pytest
 
 from fanin.emulation.bmv2_process import BINARY
+from fanin.emulation.network.fabric import Fabric
+from fanin.emulation.network.placed_job import placed_job
+from fanin.emulation.network.switch_place import SwitchPlace
+from fanin.emulation.network.topology import Topology
+from tests.support.forks import fork_jobs
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deploy-p4.md"
 WORKERS = 4
 TIMEOUT_S = 280
@@ -139,9 +144,15 @@ def beside_a_bridge(switch: str, environment: str, folder: Path) -> list[dict[st
 
 
 @pytest.fixture(scope="module")
-def through_software(tmp_path_factory: pytest.TempPathFactory) -> set[object]:
-    """The replica after the same job through the software switch, with nothing lost."""
-    ended = replicas(beside_a_bridge("", ENVIRONMENT, tmp_path_factory.mktemp("software")))
+def through_software() -> set[object]:
+    """The replica after the same job through the software switch, with nothing lost: forks, on a network like that."""
+    module, *arguments = TRAINING.removeprefix("-m ").split()
+    environment = {**dict(each.split("=") for each in ENVIRONMENT.split()), "FANIN_LIVENESS_TIMEOUT_S": "60"}
+    topology = Topology(workers=WORKERS, switch_at=SwitchPlace.parse("rank0"))
+    with pytest.MonkeyPatch.context() as patch, Fabric(topology) as fabric:
+        fork_jobs(patch)
+        with placed_job(fabric, module, arguments, environment | {"PYTHONPATH": str(ROOT)}) as job:
+            ended = replicas([report.record for report in job.reports()])
     assert len(ended) == 1
     return ended
 
