@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
-from fanin.protocol.job import MAX_JOIN_TIMEOUT_S, MAX_STALENESS, MAX_TREE_WORKERS, Agreed, AskedRounds, JobSpec
+from fanin.protocol.job import MAX_STALENESS, MAX_TREE_WORKERS, Agreed, AskedRounds, JobSpec
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.tag_algorithm import TagAlgorithm, preferred
 from fanin.protocol.window import IP_UDP_HEADER_BYTES, MAX_SHARDS
@@ -44,11 +44,6 @@ def in_words(ranks: Collection[int]) -> str:
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
-
-
-def patience_s(join: Join) -> float:
-    """How long a rank waits for the others, in seconds: as it asks, at most MAX_JOIN_TIMEOUT_S."""
-    return min(join.join_timeout_s, MAX_JOIN_TIMEOUT_S)
 
 
 def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:

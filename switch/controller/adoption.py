@@ -33,6 +33,7 @@ def adopted(spec: JobSpec, scheme: Scheme, attachment: Attachment, now: float) -
         key="",
         source="",
         attachment=attachment,
+        plane=attachment.plane(scheme),
         first=ranks[0],
         opened_s=now,
         deadline_s=now,

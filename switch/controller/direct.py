@@ -18,7 +18,6 @@ from fanin.switch.controller.admission import (
     judge_alone,
     judge_tags,
     judge_tune,
-    judge_unlike_tags,
     refuse,
 )
 from fanin.switch.controller.adoption import adopted
@@ -45,12 +44,12 @@ class Direct:
         refused = judge_alone(join, self._planes.keys())
         if refused is not None:
             return refused
-        plane = self._planes[join.scheme]
+        plane = self.plane(join.scheme)
         return judge_tags(join, able=plane.tags) or judge_accumulators(join, able=plane.buffers.accumulators)
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Object if the ranks share no tag algorithm: nothing else of a job at one switch depends on all of them."""
-        return judge_unlike_tags(job.joins, able=self.plane(job).tags)
+        """Object to nothing: what a job at one switch may be does not depend on all of its ranks."""
+        return None
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """One worker for each rank, of the same number."""
@@ -58,18 +57,17 @@ class Direct:
 
     def spec(self, job: Job) -> JobSpec:
         """The specification with the K and S that the ranks ask for."""
-        first, plane = job.first, self.plane(job)
-        shape = choose_shape(job.joins, plane.buffers)
-        spec = self._resources.new_spec(shape, first.size, job.tagging(plane.tags))
+        first, shape = job.first, choose_shape(job.joins, job.plane.buffers)
+        spec = self._resources.new_spec(shape, first.size, job.tagging)
         return replace(spec, **first.settled(first.size), **facts_of(first, Agreed))
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Admit the job to its data plane."""
-        self.plane(job).server.admit(spec, share_memory=share_memory)
+        job.plane.server.admit(spec, share_memory=share_memory)
 
-    def plane(self, job: Job) -> DataPlane:
-        """The data plane of the scheme that the job's ranks use."""
-        return self._planes[job.first.scheme]
+    def plane(self, scheme: Scheme) -> DataPlane:
+        """The data plane of that scheme."""
+        return self._planes[scheme]
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
         """The reply unchanged: the rank itself receives it."""
@@ -77,12 +75,11 @@ class Direct:
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
         """The reply with the job's specification and the rank's token."""
-        plane = self.plane(job)
-        admitted = admission(job.name, rank, spec, rank, job.first.scheme, plane.server)
+        admitted = admission(job.name, rank, spec, rank, job.first.scheme, job.plane.server)
         if job.state is State.RUNNING:
             # A newcomer gets no shared-memory ring: the rings' tokens belong to the processes that founded the job.
             admitted = replace(admitted, running=True, shared_memory=())
-        return replace(admitted, data_host=plane.host)
+        return replace(admitted, data_host=job.plane.host)
 
     def started(self, job: Job) -> Started:
         """The message that names the processes of all ranks."""
@@ -105,7 +102,7 @@ def all_processes(job: Job) -> Started:
 def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:
     """Take over a job that an earlier controller has put on the data plane, and that is still running."""
     job = adopted(spec, scheme, attachment, now)
-    job.registered, job.lost, job.left = job.server.members(spec.job)
+    job.registered, job.lost, job.left = job.plane.server.members(spec.job)
     jobs.table.placed[spec.job] = jobs.table.open[job.job_id] = job
     jobs.resources.pass_over(spec.job)
     if gone := tuple(bits(job.lost | job.left)):
@@ -136,7 +133,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
         return
     assert job is not None
     assert spec is not None
-    server = job.server
+    server = job.plane.server
     if wish.staleness is not None:  # first, since it may be refused: then nothing has changed
         try:
             server.set_staleness(spec.job, wish.staleness)

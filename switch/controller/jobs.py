@@ -13,7 +13,8 @@ predecessor.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from fanin.protocol.control import (
     Regroup,
     Regrouped,
     Reply,
+    Scheme,
     Spending,
     Started,
     Waiting,
@@ -34,7 +36,6 @@ from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.switch.controller.admission import tag_of
 from fanin.switch.controller.data_plane import DataPlane
-from fanin.switch.server.any_server import Server
 
 JobId = tuple[str, str]
 """Id of a job at a switch: its name, and the fingerprint of its ranks' key."""
@@ -169,10 +170,12 @@ class Job:
     source: str
     """Address of the rank that asked first; the job's memory counts against the quota of this address."""
     attachment: Attachment
+    plane: DataPlane
+    """The data plane that runs the job, or will run it."""
     first: Join
     """The Join of the rank that has waited longest; the others must agree with it."""
     opened_s: float
-    deadline_s: float
+    deadline_s: float = math.inf
     """Deadline for forming, then, once placed, for starting."""
     state: State = State.FORMING
     members: dict[int, Member] = field(default_factory=dict)
@@ -206,18 +209,14 @@ class Job:
     """The decision on these reports."""
 
     @property
-    def server(self) -> Server:
-        """The server whose data plane runs the job, or will run it."""
-        return self.attachment.plane(self).server
-
-    @property
     def joins(self) -> list[Join]:
         """The Joins of its members."""
         return [member.join for member in self.members.values()]
 
-    def tagging(self, able: Collection[TagAlgorithm]) -> Tagging | None:
-        """Key and algorithm of the job's tags on a data plane that computes `able`; None without tags."""
-        algorithm = tag_of(self.joins, open_job=not self.control_key, able=able)
+    @property
+    def tagging(self) -> Tagging | None:
+        """Key and algorithm of the tags in the job's packets; None without tags."""
+        algorithm = tag_of(self.joins, open_job=not self.control_key, able=self.plane.tags)
         return None if algorithm is None else Tagging(self.control_key, algorithm)
 
     @property
@@ -317,7 +316,7 @@ class Attachment(Protocol):
         """The objection to a rank that holds whatever the job's other ranks are; None without one."""
 
     def judge_all(self, job: Job) -> Refused | None:
-        """The objection to all ranks together; None without one."""
+        """The objection to all ranks together, beside that to their tags; None without one."""
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """The ranks behind each worker."""
@@ -331,8 +330,8 @@ class Attachment(Protocol):
         AdmissionError for lack of memory, ConfigurationError for a shape that this switch does not support.
         """
 
-    def plane(self, job: Job) -> DataPlane:
-        """The data plane of the job."""
+    def plane(self, scheme: Scheme) -> DataPlane:
+        """The data plane of jobs whose ranks use that scheme."""
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
         """The message that carries `reply` to the rank: the reply itself, or Relayed for its leaf."""

@@ -36,7 +36,6 @@ from fanin.switch.controller.admission import (
     judge_accumulators,
     judge_secret,
     judge_tags,
-    judge_unlike_tags,
     refuse,
 )
 from fanin.switch.controller.controller import AnyController
@@ -88,8 +87,8 @@ class Part:
         return None
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Object to ranks here that take no tag of one algorithm; the parent has judged all else."""
-        return judge_unlike_tags(job.joins, able=self._leaf.plane.tags)
+        """Object to nothing: the parent has judged them."""
+        return None
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """One worker for each rank that the parent has placed at this leaf."""
@@ -101,12 +100,12 @@ class Part:
         placed = self.placed
         assert placed is not None
         shape = JobShape(**facts_of(placed, Shape))
-        spec = self._leaf.resources.new_spec(shape, len(placed.ranks), job.tagging(self._leaf.plane.tags))
+        spec = self._leaf.resources.new_spec(shape, len(placed.ranks), job.tagging)
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Admit the part with its uplinks. ConfigurationError if the parent has another number of flows."""
-        placed, parent, server = self.placed, self._leaf.parent, self._leaf.server
+        placed, parent, server = self.placed, self._leaf.parent, job.plane.server
         assert placed is not None
         if len(placed.ports) != len(server.ports):
             raise ConfigurationError(
@@ -125,7 +124,7 @@ class Part:
         )
         server.admit_leaf(spec, route, share_memory=share_memory)
 
-    def plane(self, job: Job) -> DataPlane:
+    def plane(self, scheme: control.Scheme) -> DataPlane:
         """The leaf's only data plane."""
         return self._leaf.plane
 
@@ -139,7 +138,7 @@ class Part:
         """The reply with the specification of this part and the rank's token at this leaf."""
         assert self.placed is not None
         worker = self.placed.ranks.index(rank)
-        admitted = admission(job.name, rank, spec, worker, tree_scheme(), self._leaf.server)
+        admitted = admission(job.name, rank, spec, worker, tree_scheme(), job.plane.server)
         return replace(admitted, ranks=self.placed.ranks, total_workers=self.placed.size)
 
     def started(self, job: Job) -> control.Started:

@@ -15,12 +15,13 @@ from fanin.errors import AdmissionError, ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_LEASE_S, Join, Refusal, Refused
 from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.job import MAX_JOIN_TIMEOUT_S
 from fanin.switch.controller.admission import (
     in_words,
     judge_beside,
     judge_newcomer,
     judge_secret,
-    patience_s,
+    judge_unlike_tags,
     rank_taken,
     refuse,
 )
@@ -91,7 +92,7 @@ class Lifecycle:
         if arrives:  # R-JOB-8
             self._open_place(job, join.rank)
         else:
-            job.deadline_s = min(job.deadline_s, now + patience_s(join))
+            job.deadline_s = min(job.deadline_s, now + min(join.join_timeout_s, MAX_JOIN_TIMEOUT_S))
         if arrives or not self._complete(job, now):
             self.tell(job, join.rank)
 
@@ -111,16 +112,15 @@ class Lifecycle:
 
     def open(self, attachment: Attachment, join: Join, now: float, caller: Caller) -> Job:
         """Open a forming job for its first rank."""
-        until = now + patience_s(join) if attachment.decides else float("inf")
         job = Job(
             name=join.job,
             key=caller.key,
             control_key=b"" if caller.is_open else caller.control_key,
             source=caller.source,
             attachment=attachment,
+            plane=attachment.plane(join.scheme),
             first=join,
             opened_s=now,
-            deadline_s=until,
         )
         self.table.open[job.job_id] = job
         return job
@@ -194,7 +194,7 @@ class Lifecycle:
             return
         assert job.spec is not None
         # R-JOB-5: the name is free as soon as the data plane knows that the workers are gone.
-        _, lost, left = job.server.members(job.spec.job)
+        _, lost, left = job.plane.server.members(job.spec.job)
         for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
         for worker in bits(left & ~job.left):
@@ -234,7 +234,7 @@ class Lifecycle:
         if job.state is State.ENDED and before is not State.ENDED:  # once, and it can be explained from then on
             self.table.end(job, now)
         if job.state is State.FORGOTTEN and job.spec is not None:  # one that was never placed holds no memory
-            job.server.remove(job.spec.job)
+            job.plane.server.remove(job.spec.job)
             del self.table.placed[job.spec.job]
 
     # --- onto the data plane ---
@@ -242,10 +242,14 @@ class Lifecycle:
     def place(self, job: Job, now: float) -> bool:
         """Put a complete job on the data plane and return True, or refuse all of its ranks and return False."""
         attachment = job.attachment
-        refused = attachment.judge_all(job) or self._judge_only_successor(job)
+        refused = (
+            attachment.judge_all(job)
+            or judge_unlike_tags(job.joins, able=job.plane.tags)
+            or self._judge_only_successor(job)
+        )
         try:
             if refused is None:
-                workers, spec, server = attachment.workers(job), attachment.spec(job), job.server
+                workers, spec, server = attachment.workers(job), attachment.spec(job), job.plane.server
                 memory_bytes = spec.pool_bytes * len(server.ports)
                 refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
                 if refused is not None:
@@ -273,7 +277,7 @@ class Lifecycle:
         job.ring_bytes, job.wanted_ring_bytes = server.ring_bytes(spec.job)
         job.memory_bytes = memory_bytes + job.ring_bytes
         job.placed_s = now
-        job.deadline_s = now + min(START_TIMEOUT_S, *(patience_s(member.join) for member in job.members.values()))
+        job.deadline_s = now + min(START_TIMEOUT_S, *(member.join.join_timeout_s for member in job.members.values()))
         for member in job.members.values():  # the wait for others is over: leases begin anew
             member.renewed_s = now
         self.table.placed[spec.job] = job
@@ -309,7 +313,7 @@ class Lifecycle:
         assert spec is not None
         assert worker is not None
         token = self.resources.draw_token()
-        job.server.admit_worker(spec.job, worker, token)
+        job.plane.server.admit_worker(spec.job, worker, token)
         job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
         # Forget the previous process's state for this worker.
         others = ~(1 << worker)
@@ -327,7 +331,7 @@ class Lifecycle:
     def _evict(self, job: Job, workers: int) -> None:
         assert job.spec is not None
         for worker in bits(workers):
-            job.server.evict(job.spec.job, worker)
+            job.plane.server.evict(job.spec.job, worker)
 
     def ready(self, job: Job, now: float) -> None:
         """Start the job: every worker, here and at other switches, is on the data path."""
@@ -393,7 +397,7 @@ class Lifecycle:
                 # The process may live on without taking part: suspect it, so that the others soon miss it.
                 departing = job.departed & ~(job.lost | job.left)
                 if job.spec is not None and worker is not None and departing >> worker & 1:
-                    job.server.suspect(job.spec.job, worker)
+                    job.plane.server.suspect(job.spec.job, worker)
             self.handle_departure(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, sent_leave=True)
 
     def handle_departure(
@@ -465,7 +469,7 @@ class Lifecycle:
                 job.members[rank].hung_up(now)
             for worker, ranks in enumerate(job.workers):  # R-JOB-10
                 if job.spec is not None and behind.intersection(ranks) and not job.departed >> worker & 1:
-                    job.server.suspect(job.spec.job, worker)
+                    job.plane.server.suspect(job.spec.job, worker)
 
     def explain(self, job_id: JobId, generation: int) -> control.Explanation | None:
         """The outcome of a job; None for one that was never here, or was forgotten."""

@@ -22,8 +22,8 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
         workers=spec.workers,
         scheme=scheme,
         shared_memory=server.shared_memory(spec.job),
-        **facts_of(spec, JobRounds, Agreed),
         **placement(spec, worker, server),
+        **facts_of(spec, JobRounds, Agreed),
     )
 
 
@@ -43,7 +43,7 @@ def placement(spec: JobSpec, worker: int, server: Server) -> dict[str, Any]:
 
 def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
     """The report on a job for `fanin stats`, with these of its ranks; its `size` counts all ranks."""
-    spec, first, server = job.spec, job.first, job.server
+    spec, first, server = job.spec, job.first, job.plane.server
     explanation = job.explanation()
     counts = server.member_counters(spec.job) if spec else []
     # At the root of a tree the spec counts leaves: the ranks know their quorum.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fanin.protocol import control
-from fanin.protocol.control import Join, Refusal, Refused, Relayed, Started, Waiting
+from fanin.protocol.control import Join, Refusal, Refused, Relayed, Scheme, Started, Waiting
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.schemes import tree_scheme
@@ -24,7 +24,6 @@ from fanin.switch.controller.admission import (
     judge_accumulators,
     judge_alone,
     judge_tags,
-    judge_unlike_tags,
     refuse,
 )
 from fanin.switch.controller.data_plane import DataPlane
@@ -60,11 +59,11 @@ class ThroughLeaves:
         )
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Object if the root or a leaf would have more than MAX_WORKERS workers, or ranks share no tag algorithm."""
+        """Object if the root or a leaf would have more than MAX_WORKERS workers."""
         branches = self.workers(job)
         crowd = max(map(len, branches))
         if len(branches) <= MAX_WORKERS and crowd <= MAX_WORKERS:
-            return judge_unlike_tags(job.joins, able=self._plane.tags)
+            return None
         reason = f"{len(branches)} leaves with up to {crowd} ranks each; a switch takes {MAX_WORKERS}"
         return refuse(Refusal.TOO_MANY_WORKERS, reason, "spread the ranks over more leaves")
 
@@ -77,15 +76,15 @@ class ThroughLeaves:
 
     def spec(self, job: Job) -> JobSpec:
         """Specification of a synchronous job whose lanes are sized for all ranks."""
-        shape = choose_shape(job.joins, self._plane.buffers)
-        spec = self._resources.new_spec(shape, len(self.workers(job)), job.tagging(self._plane.tags))
+        shape = choose_shape(job.joins, job.plane.buffers)
+        spec = self._resources.new_spec(shape, len(self.workers(job)), job.tagging)
         return replace(spec, total_workers=job.first.size, branches=True)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Admit the job to the data plane, like any other job."""
-        self._plane.server.admit(spec, share_memory=share_memory)
+        job.plane.server.admit(spec, share_memory=share_memory)
 
-    def plane(self, job: Job) -> DataPlane:
+    def plane(self, scheme: Scheme) -> DataPlane:
         """The data plane that leaves use."""
         return self._plane
 
@@ -105,7 +104,7 @@ class ThroughLeaves:
             branch=branch,
             ranks=job.workers[branch],
             size=job.first.size,
-            **placement(spec, branch, self._plane.server),
+            **placement(spec, branch, job.plane.server),
         )
         return Relayed(job=job.name, rank=rank, placed=placed)
 
