@@ -29,7 +29,7 @@ import torch
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.handles.call import Call, dtype_bits, tag_of
-from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, copy_bytes_back, flat, lies_flat
+from fanin.host.torch.handles.host_tensor import as_bytes, copy_bytes_back, flat, room_for
 from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
 from fanin.numerics.reduction import COPIED, Element
@@ -61,21 +61,21 @@ class Exchanges:
 
     def broadcast(self, call: Call) -> FaninWork:
         """Every rank's tensor becomes the root's."""
-        tensor, owns = call.source, self._rank == call.root
-        moved = flat(tensor) if owns else _room_for(tensor)
-        return self._one(
-            call, (call.root,), moved.nbytes, moved if owns else _nothing(moved), 0, None if owns else moved,
-            None if owns else _arrive(tensor, moved),
-        )  # fmt: skip
+        agreed = (call.root,)
+        if self._rank == call.root:
+            source = flat(call.source)
+            return self._one(call, agreed, source.nbytes, source, 0, None, None)
+        kept, finish = room_for(call.source)
+        return self._one(call, agreed, kept.nbytes, _nothing(kept), 0, kept, finish)
 
     def all_gather_single(self, call: Call) -> FaninWork:
         """The output becomes all ranks' tensors, one after the other."""
         (output,) = call.outputs
-        source, kept = flat(call.source), _room_for(output)
+        source, (kept, finish) = flat(call.source), room_for(output)
         own_first = self._rank * source.nbytes
         if source.data_ptr() != kept.data_ptr() + own_first:  # the input may be this rank's part of the output
             source = apart(source, [kept])
-        return self._one(call, (source.nbytes,), kept.nbytes, source, own_first, kept, _arrive(output, kept))
+        return self._one(call, (source.nbytes,), kept.nbytes, source, own_first, kept, finish)
 
     def all_gather(self, call: Call) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor; ranks' tensors may differ in size."""
@@ -83,14 +83,14 @@ class Exchanges:
         sizes = [output.nbytes for output in outputs]
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(call, source, sizes)
-        rooms = [_room_for(output) for output in outputs]
-        source = apart(source, [room for room in rooms if room.data_ptr() != source.data_ptr()])
+        rooms = [room_for(output) for output in outputs]
+        source = apart(source, [room for room, _ in rooms if room.data_ptr() != source.data_ptr()])
         works = [
             self._one(
                 call.but(outputs=[output], waits=False), (*sizes, owner), room.nbytes,
-                source if owner == self._rank else _nothing(source), 0, room, _arrive(output, room),
+                source if owner == self._rank else _nothing(source), 0, room, finish,
             )
-            for owner, (output, room) in enumerate(zip(outputs, rooms, strict=True))
+            for owner, (output, (room, finish)) in enumerate(zip(outputs, rooms, strict=True))
         ]  # fmt: skip
         return CombinedWork(works, self._completion, outputs, call.timeout)
 
@@ -124,7 +124,7 @@ class Exchanges:
                 tag_of(call.collective, average=False, says=says),
                 0, 0 if kept is None else total, own_first, source.nbytes,
             )  # fmt: skip
-            return fast_path.submit_and_wait(call.but(kept=(source, kept)), packed)
+            return fast_path.submit_and_wait(call.but(source=source, kept=kept), packed)
         return self._submit(
             call.but(
                 source=as_bytes(source), kept=None if kept is None else as_bytes(kept), element=Element.UINT8,
@@ -139,18 +139,6 @@ def _said(agreed: tuple[int, ...]) -> int:
     return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
 
 
-def _room_for(output: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory for a part on the device of the user's tensor: that tensor itself if it lies flat."""
-    if lies_flat(output):
-        return output.detach()
-    return torch.empty(output.shape, dtype=output.dtype, device=output.device)
-
-
 def _nothing(part: torch.Tensor) -> torch.Tensor:
     """An empty tensor on the device of `part`, for a rank that contributes nothing."""
     return _NOTHING if part.is_cpu else torch.empty(0, dtype=torch.uint8, device=part.device)
-
-
-def _arrive(output: torch.Tensor, room: torch.Tensor) -> Callable[[], None] | None:
-    """Action that copies a part to the user's tensor; None where the part is there already."""
-    return None if room.data_ptr() == output.data_ptr() else lambda: copy_back(output, room)

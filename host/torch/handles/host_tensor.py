@@ -125,6 +125,17 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def room_for(output: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """Dense contiguous memory for a result beside `output`, and the action that then brings it there.
+
+    `output` itself and None where it lies flat.
+    """
+    if lies_flat(output):
+        return output.detach(), None
+    room = torch.empty(output.shape, dtype=output.dtype, device=output.device)
+    return room, lambda: copy_back(output, room)
+
+
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """A dense contiguous tensor on the host with the same values; `tensor` itself where it is one.
 
