@@ -110,6 +110,8 @@ class WorkerMachine:
         """One past the newest round that RoundHeard told of."""
         self._moved_at = 0.0
         """When a result was last stored, or the first contribution sent after a pause."""
+        self._place = spec.place(worker)
+        """Place of this worker among all workers of the job."""
         self._tickets = 0
         self._runs = False
         """Whether the switch takes passes as runs."""
@@ -138,7 +140,7 @@ class WorkerMachine:
             self._flow,
             self._flow_count,
             self._stream.end_item,
-            self._spec.place(self._worker),
+            self._place,
         )
         self._stream.append(operation)
         self._tickets += 1
