@@ -176,7 +176,7 @@ class _Joining:
 
     def run(self) -> Joined:
         admitted = self._wait_for_admission()
-        spec = spec_of(admitted, self._credentials)
+        worker, spec = worker_of(admitted), spec_of(admitted, self._credentials)
         if self._options.authenticate and not admitted.authenticate:
             raise ConfigurationError(
                 f"switch {self._who.address} tags no packets. Remedy: leave FANIN_AUTHENTICATE unset, or use another"
@@ -201,9 +201,7 @@ class _Joining:
         host = admitted.data_host or self._client.host
         endpoint = SwitchEndpoint(admitted.scheme, host, admitted.ports, shared)
         self._who = replace(self._who, worker_ranks=admitted.ranks)
-        self._engine = make_engine(
-            self._options, spec, worker_of(admitted), admitted.token, endpoint, newcomer=admitted.running
-        )
+        self._engine = make_engine(self._options, spec, worker, admitted.token, endpoint, newcomer=admitted.running)
         changes = self._wait_for_data_path(self._engine, admitted, Ready)
         started = self._wait_for_start(self._engine, admitted)
         first_base = 0
@@ -363,11 +361,12 @@ def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobS
 
     `credentials`: those of its requests, from which the key of the packets' tags follows.
     """
+    own = worker_of(admitted)
     return JobSpec(
         job=admitted.index,
         generation=admitted.generation,
         workers=admitted.workers,
-        tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
+        tokens=tuple(admitted.token if worker == own else 0 for worker in range(admitted.workers)),
         data_key=admitted.data_key(credentials.key),
         tag=admitted.tag_algorithm,
         liveness_timeout_s=admitted.liveness_timeout_s,
