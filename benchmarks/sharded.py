@@ -147,7 +147,7 @@ class Row:
     """Distance from the first rival after one step with the first seed: of the parameter that differs most, the norm of
     the difference over the parameter's norm."""
     apart: float | None = None
-    """The same distance after all steps, in which rounding differences grow."""
+    """Distance from the first rival after all steps, in which rounding differences grow; measured as `apart_step`."""
 
     @property
     def link_s(self) -> float | None:

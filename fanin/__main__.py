@@ -8,7 +8,7 @@ import os
 import sys
 
 INTERRUPTED = 130
-"""The same as in fanin/cli/ending.py, which takes a while to import."""
+"""Exit status of a program that Ctrl-C has ended: that of fanin/cli/ending.py, which takes a while to import."""
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def of_system(error: OSError) -> str:
 
 
 def of_port(error: OSError) -> str:
-    """Say the same for a port that cannot be opened, where a lack of permission comes from the port's number."""
+    """The error of a port that cannot be opened in words, with the remedy: permission depends on the port's number."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{error.strerror}. Remedy: choose a port from 1024 on, or run as a user who may have a lower one"
     if error.errno == errno.EINVAL:

@@ -33,7 +33,7 @@ PRICED_MTUS = (1500, 9000)
 GLOO = Price(0.10e-9, 0.75e-9)
 """Price of gloo's ring, whose packets the kernel cuts: the MTU hardly matters."""
 GLOO_ON_LOOPBACK = Price(0.10e-9, 0.52e-9)
-"""The same where all ranks are on one host, and a tensor crosses loopback."""
+"""Price of gloo's ring where all ranks are on one host, and a tensor crosses loopback."""
 FANIN = {
     32: (Price(0.44e-9, 0.94e-9), Price(0.44e-9, 0.66e-9)),
     16: (Price(0.38e-9, 0.47e-9), Price(0.38e-9, 0.35e-9)),

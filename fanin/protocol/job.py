@@ -31,7 +31,8 @@ HEARTBEAT_INTERVAL_S = 0.5
 LIVENESS_TIMEOUT_S = 5.0
 """Silence after which a peer counts as gone, where nobody says otherwise: ten heartbeats."""
 SWITCH_LIVENESS_TIMEOUT_S = 30.0
-"""The same in the jobs of a switch that is not told otherwise: docs/errors.md, *How long silence may last*."""
+"""Silence after which a peer counts as gone in the jobs of a switch that was started without a limit of its own:
+docs/errors.md, *How long silence may last*."""
 SUSPICION_SETTLES_S = 0.1
 """Time after a suspicion in which packets that the worker had sent before may still arrive, out of queues."""
 SUSPICION_TIMEOUT_S = 0.7
@@ -70,7 +71,8 @@ MIN_JOIN_TIMEOUT_S, MAX_JOIN_TIMEOUT_S = 0.01, 86_400.0
 SWITCH_QUEUE_DATAGRAMS = 4096
 """Most datagrams that a switch machine holds for its driver; further ones are lost, which workers recover from."""
 SWITCH_QUEUE_BYTES = 1 << 25
-"""The same in bytes (a multicast counts once): 32 MiB, 512 of the longest datagrams."""
+"""Most bytes that a switch machine holds for its driver (a multicast counts once): 32 MiB, 512 of the longest
+datagrams."""
 
 OnWorkerLoss = Literal["raise", "continue"]
 

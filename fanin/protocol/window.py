@@ -55,8 +55,9 @@ RESENT_PACKETS = 2
 MAX_WINDOW_BYTES, WHOLE_WINDOWS = 1 << 20, 2
 """Most payload of a flow's window, and the number of flows that may have so much each. See the rules."""
 MAX_FRAMES_WINDOW_BYTES = 1 << 19
-"""The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
-the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
+"""Most payload of a flow's window where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is
+slow to wake up. Where the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue
+of that size."""
 MAX_SHARDS = 64
 """Most shards of one job: each costs every worker a socket, and a thread for each of its flows."""
 MIN_SHARE_SLOTS = 16

@@ -96,9 +96,9 @@ def start_switch(
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    With several hosts, the process runs a switch at each. With `parents` it runs a leaf of each of them, in that order:
-    at the host in the same place, or all at a single one. `credentials` are those of the jobs that it serves; None: any
-    job's.
+    With several hosts, the process runs a switch at each. With `parents` it runs leaves instead: the leaf of
+    `parents[i]` listens on `host[i]`, or all of them on one host where `host` is a text. `credentials` are those of the
+    jobs that it serves; None: any job's.
 
     `options` give flows, ports, native and, where `liveness_timeout_s` is None, the liveness timeout. Raises
     SwitchUnreachableError with the child's own words when it does not come up.

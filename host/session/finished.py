@@ -59,7 +59,7 @@ class FinishedEverywhere:
         return ends
 
     def come(self, ends: Ends) -> None:
-        """Note that the reduction with these ends, and all before it, are finished at this rank."""
+        """Note that this rank has finished the reduction with these ends, and all reductions before it."""
         self._come |= ends
 
     def knows(self, ends: Ends) -> bool:

@@ -41,7 +41,7 @@ class Watched(MutableMapping[int, Item], Generic[Item]):
     """Items by number, with a callback for every change (switch/p4/native.py keeps a copy)."""
 
     def __init__(self, most: int) -> None:
-        """`most` is the highest number."""
+        """`most` is the highest number that an item may have."""
         self._most = most
         self._items: dict[int, Item] = {}
         self.changed: Callable[[int, Item | None], None] | None = None

@@ -147,7 +147,7 @@ def load(device: Device, artefacts: Artefacts) -> None:
 
 
 def load_config(device: Device, config: Any, named: str = "the program") -> None:
-    """Load a ForwardingPipelineConfig; ConfigurationError, which has what it is `named`, when it is refused."""
+    """Load a ForwardingPipelineConfig. ConfigurationError when the device refuses it, under the name `named`."""
     try:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:

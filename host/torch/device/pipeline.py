@@ -114,7 +114,7 @@ class Channel:
             batch = following
 
     def release(self) -> None:
-        """Let go of every stream that waits for a sum, now and ever after."""
+        """Release every stream that waits for a sum, now or later."""
         self._device.raise_flag(self.ring.come, self.ring.beyond)
 
     def _pass(self, batch: list[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None) -> None:

@@ -62,7 +62,7 @@ class Note(_Work):  # type: ignore[misc]
         return work is None or work.wait()
 
     def empty(self) -> bool:
-        """Drop the work. Returns whether the note's storage has no note left that is not empty."""
+        """Drop the work. Returns whether all notes of the storage are empty now, and may leave torch's registry."""
         with _lock:
             if self._work is not None:
                 self._work = None
