@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -19,6 +17,7 @@ from fanin.errors import FaninError
 from fanin.examples.train import replica_hash
 from fanin.host.torch import Federated, FederatedOptions, is_newcomer
 from tests.federated.federated_checks import SAMPLES, turn
+from tests.support.processes import until
 from tests.support.replicas import make_model
 
 ROUNDS, DIES_AFTER = 60, 4
@@ -28,14 +27,6 @@ two rounds close, so that its first base is reached."""
 CAME = "test/came"
 PATIENCE_S = 600.0
 """Longer than the test lives: a founder that gives up first takes the group's store with it, and the test sees that."""
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def main() -> None:
@@ -63,9 +54,9 @@ def main() -> None:
         if newcomer and turns == 1:
             store.set(CAME, "")
         if not newcomer and federated.version >= EMPTY_UNTIL:
-            until(lambda: size - 1 in session.members or store.check([CAME]))
+            until(lambda: size - 1 in session.members or store.check([CAME]), PATIENCE_S)
         if not newcomer and federated.version >= ALONE_UNTIL:
-            until(lambda: store.check([CAME]))
+            until(lambda: store.check([CAME]), PATIENCE_S)
     (accounts,) = federated.flush()
     own = federated.accounts[0]
     told = {

@@ -62,14 +62,19 @@ def ends_of(
     return ends
 
 
+def expect_equal_sums(ends: dict[int, dict[str, Any]]) -> None:
+    """Expect every rank to have done as many steps, with the same right sums, and no error."""
+    assert not [end["error"] for end in ends.values() if end["error"]]
+    assert not [end["wrong"] for end in ends.values() if end["wrong"]]
+    assert len({(end["steps"], end["digest"]) for end in ends.values()}) == 1
+
+
 @pytest.mark.parametrize("ranks_per_host", [1, 2], ids=["", "through leaves"])
 def test_a_card_that_dies_is_left_by_all_and_no_sum_is_lost(
     ranks_per_host: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = ends_of((1,), tmp_path / "over", monkeypatch, ranks_per_host=ranks_per_host)
-    assert not [end["error"] for end in ends.values() if end["error"]]
-    assert not [end["wrong"] for end in ends.values() if end["wrong"]]
-    assert len({(end["steps"], end["digest"]) for end in ends.values()}) == 1
+    expect_equal_sums(ends)
     for rank, end in ends.items():
         assert CARD_NETWORKS not in end["described"]
         (warning,) = [text for text in end["warnings"] if "goes on without network card" in text]
@@ -82,9 +87,7 @@ def test_a_card_that_dies_is_left_by_all_and_no_sum_is_lost(
 
 def test_the_card_of_gloo_and_the_store_may_die_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = ends_of((0,), tmp_path / "over", monkeypatch)
-    assert not [end["error"] for end in ends.values() if end["error"]]
-    assert not [end["wrong"] for end in ends.values() if end["wrong"]]
-    assert len({(end["steps"], end["digest"]) for end in ends.values()}) == 1
+    expect_equal_sums(ends)
 
 
 def test_a_card_that_flaps_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from fanin.errors import FaninError, ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
 from tests.p4.bmv2 import action, call, extract, field, named, number, operation, program, start, state, table, to_port
+from tests.p4.damaged import paths
 
 
 def whole(*primitives: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -104,11 +105,6 @@ def test_what_is_no_program_is_refused(text: str) -> None:
         V1Switch.from_json(text)
 
 
-def _values(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, each in inner for found in _values(each, (*path, key)))]
-
-
 def test_any_damage_to_a_document_is_refused_or_harmless() -> None:
     """Every value of a program, replaced in turn by others and left out: no other error may escape."""
     original = whole(
@@ -116,7 +112,7 @@ def test_any_damage_to_a_document_is_refused_or_harmless() -> None:
     )
     draw = random.Random(11)
     refused = 0
-    for path in _values(original)[1:]:
+    for path in paths(original)[1:]:
         others: list[Any] = [None, -1, 2, "", "0x", [], {}, True, 1.5, "x", ["x"]]
         for change in ("drop", draw.choice(others)):
             damaged: Any = copy.deepcopy(original)

@@ -21,7 +21,7 @@ from fanin.switch.p4runtime.server.p4info import read_p4info
 from fanin.switch.p4runtime.server.status import StatusError
 from tests.p4_programs.random_entries import PORTS, updates
 from tests.p4_programs.random_frames import FrameMaker
-from tests.p4_programs.subjects import BUILD, CPU_PORT
+from tests.p4_programs.subjects import BUILD, CPU_PORT, PROGRAMS
 
 Sent = list[tuple[int, bytes]]
 MOST_DIFFERENCES = 3
@@ -53,10 +53,7 @@ class Sample:
         return read_p4info(self.p4info.read_text(encoding="utf-8"))
 
 
-OURS = [
-    Sample(name, BUILD / f"{name}.json.gz", BUILD / f"{name}.p4info.txtpb")
-    for name in ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
-]
+OURS = [Sample(name, BUILD / f"{name}.json.gz", BUILD / f"{name}.p4info.txtpb") for name in PROGRAMS]
 
 
 def samples() -> list[Sample]:

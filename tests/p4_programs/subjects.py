@@ -16,6 +16,8 @@ from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4_programs.wiring import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place
 
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
+PROGRAMS = ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
+"""Configurations of our programs that every implementation of a switch must run alike."""
 CPU_PORT = 510
 GROUP = 7
 BARE_INSTANCE = 0x100

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from fanin.errors import PacketError
 from tests.p4_programs.job_histories import History, random_spec
-from tests.p4_programs.subjects import CPU_PORT, Emulated, program
+from tests.p4_programs.subjects import CPU_PORT, PROGRAMS, Emulated, program
 from tests.p4_programs.wiring import Place, frame_to_switch
 from tests.support.bench import words_of
 from tests.support.builders import job_spec
 
-PROGRAMS = ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
 PACKETS = 150
 Sent = list[tuple[int, bytes]]
 

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from fanin.examples.train import replica_hash
 from fanin.host.session import handover
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, is_newcomer
 from tests.stale.stale_checks import batch
+from tests.support.processes import until
 from tests.support.replicas import CLASSES, WIDTH
 
 ROUNDS, DIES_AFTER = 60, 8
@@ -57,22 +57,14 @@ def make_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
 def wait_for_newcomer(optimizer: AsynchronousOptimizer, rank: int, store: c10d.Store) -> None:
     """A founder does not train the job to its end before somebody has come."""
     job = optimizer._job
     assert job is not None
     if optimizer.version >= EMPTY_UNTIL:
-        until(lambda: rank in job.session.members or store.check([CAME]))
+        until(lambda: rank in job.session.members or store.check([CAME]), PATIENCE_S)
     if optimizer.version >= ALONE_UNTIL:
-        until(lambda: store.check([CAME]))
+        until(lambda: store.check([CAME]), PATIENCE_S)
 
 
 def train(rank: int, size: int, newcomer: bool, store: c10d.Store) -> dict[str, object]:
@@ -120,7 +112,7 @@ def train(rank: int, size: int, newcomer: bool, store: c10d.Store) -> dict[str, 
 def leave_before_the_store(rank: int, size: int, store: c10d.Store) -> None:
     """The store ends with rank 0, which therefore goes last of the founders that live."""
     if rank == 0:
-        until(lambda: store.check([LEFT.format(each) for each in range(1, size - 1)]))
+        until(lambda: store.check([LEFT.format(each) for each in range(1, size - 1)]), PATIENCE_S)
     else:
         store.set(LEFT.format(rank), "")
 
@@ -149,7 +141,7 @@ def main() -> None:
         store.set(CAME, "")
         store.set(OVER, "")
     if "LINGERS" in os.environ and not newcomer:
-        until(lambda: store.check([OVER]))
+        until(lambda: store.check([OVER]), PATIENCE_S)
         leave_before_the_store(rank, size, store)
 
 

@@ -1,4 +1,4 @@
-"""The records that nearly every test needs: a job, and a reduction of an array, or of bytes with owners."""
+"""The records that nearly every test needs: a job, a packet, and a reduction of an array, or of bytes with owners."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import COPIED, Reduction
 from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import HEADER_BYTES, Kind, Packet
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +47,13 @@ def reduction(source: Array, destination: Array | None = None, **given: Any) -> 
         residual=0 if residual is None else residual.ctypes.data,
         **fields,
     )
+
+
+def to_worker(spec: JobSpec, kind: Kind, *, words: tuple[int, ...] = (), pad: bool = False, **fields: Any) -> bytes:
+    """A packet of the switch to worker 0 of a job, without a tag; `pad` makes it as long as the longest."""
+    padded = words + (0,) * ((spec.packet_bytes - HEADER_BYTES) // 4 - len(words)) if pad else words
+    header = {"job": spec.job, "generation": spec.generation, "worker": 0, **fields}
+    return Packet(kind=kind, words=np.array(padded, np.uint32), **header).to_bytes()
 
 
 def moved(source: Array, first: int, count: int, output: Array, keep_first: int, **given: Any) -> Reduction:

@@ -218,9 +218,9 @@ def in_thread(call: Callable[[], object]) -> Future[object]:
     return future
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
     """Wait for something that happens in another thread or process."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)

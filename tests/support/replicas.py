@@ -20,6 +20,14 @@ def compute(times: int) -> None:
         torch.mm(torch.ones(128, 128), torch.ones(128, 128))
 
 
+def identical(tensor: torch.Tensor) -> None:
+    """Bit for bit the same on every rank."""
+    mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    copies = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(copies, mine)
+    assert all(torch.equal(copy, mine) for copy in copies), "ranks differ"
+
+
 def expect_identical(model: nn.Module, size: int) -> None:
     bits = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     everyones = [torch.empty_like(bits) for _ in range(size)]

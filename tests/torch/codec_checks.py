@@ -22,7 +22,8 @@ from fanin.host.codecs.codec import Place
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training import codec_buckets
-from tests.torch.training_checks import WIDTH, batch, identical, make_model, parameters_of, train, train_alone
+from tests.support.replicas import identical
+from tests.torch.training_checks import WIDTH, batch, make_model, parameters_of, train, train_alone
 
 
 def with_codec(codec: str, rank: int, steps: int) -> tuple[DistributedDataParallel, CodecState]:

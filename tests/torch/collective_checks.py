@@ -28,6 +28,7 @@ from fanin.host.torch import FaninProcessGroup, counters
 from fanin.host.torch.collectives.routing import AVG, ROUTES, SUM
 from fanin.options import Options
 from tests.support.processes import until
+from tests.support.replicas import identical
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -70,14 +71,6 @@ def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-6)
         assert error <= bound, f"error {error} above {bound}"
     else:
         assert torch.equal(actual, expected), (actual, expected)
-
-
-def identical(tensor: torch.Tensor) -> None:
-    """Bit for bit the same on every rank."""
-    mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    copies = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(copies, mine)
-    assert all(torch.equal(copy, mine) for copy in copies)
 
 
 def reference(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 import fanin
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook, shard_codecs
 from fanin.host.torch.device.lines import SLOT_BYTES
+from tests.support.replicas import identical
 from tests.torch import shard_codec_checks
-from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, everyone, identical, reference
+from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, everyone, reference
 
 
 def device_of(rank: int) -> torch.device:

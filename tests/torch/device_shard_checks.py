@@ -21,8 +21,8 @@ from fanin.host.torch.training import shard_gather
 from fanin.host.torch.training.shard_codecs import ShardCodecs
 from fanin.host.torch.training.shard_gather import Gathering
 from tests.support.host_device import TensorWeights, pretend
+from tests.support.replicas import identical
 from tests.torch.shard_codec_checks import BITS_8, STEPS, Block, batch, local, sharded, train
-from tests.torch.training_checks import identical
 
 _DEVICE_OF_HOST = vars(Call)["device"]
 pretend()

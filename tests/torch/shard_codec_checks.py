@@ -29,7 +29,8 @@ from fanin.host.torch import ShardCodecs, shard_codecs
 from fanin.host.torch.training.pieced_gather import MIN_PIECE_ELEMENTS, PiecedGather
 from fanin.host.torch.training.shard_codecs import ShardRow
 from fanin.host.torch.training.shard_groups import Segment
-from tests.torch.training_checks import identical, world_mesh
+from tests.support.replicas import identical
+from tests.torch.training_checks import world_mesh
 
 preserved_version: Any = vars(torch.autograd)["_unsafe_preserve_version_counter"]
 WIDTH, CLASSES = 64, 10

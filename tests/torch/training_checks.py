@@ -46,6 +46,7 @@ from fanin.host.torch import (
     stale_synchronous_hook,
 )
 from fanin.options import Options
+from tests.support.replicas import identical
 
 STEPS = 4
 WIDTH = 32
@@ -99,14 +100,6 @@ def train_alone(size: int, steps: int = STEPS) -> nn.Module:
 def parameters_of(model: nn.Module) -> torch.Tensor:
     """All parameters in one tensor."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-
-
-def identical(tensor: torch.Tensor) -> None:
-    """Bit for bit the same on every rank."""
-    mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    copies = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(copies, mine)
-    assert all(torch.equal(copy, mine) for copy in copies), "replicas differ"
 
 
 def same(model: nn.Module, reference: nn.Module, tolerance: float = 1e-5) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,14 @@ import pytest
 
 from fanin.protocol.events import Departed, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, HELLO_RETRY_S, LEAVE_TIMEOUT_S
-from fanin.protocol.wire import HEADER_BYTES, HELLO_RUNS, OFFSET_VERSION, Flag, Kind, Packet, Reason, parse
+from fanin.protocol.wire import HEADER_BYTES, HELLO_RUNS, OFFSET_VERSION, Flag, Kind, Reason, parse
+from tests.support.builders import to_worker
 from tests.support.cluster import Cluster, job, reduction, worker_machine
 from tests.support.network import SWITCH, Network, Worker
 
 SPEC = job(workers=3)
 NOT_REFUSALS = (Reason.WORKER_LOST, Reason.WORKER_LEFT, Reason.WORKER_JOINED, Reason.BRANCH_LEFT, Reason.VERSION)
-
-
-def packet(kind: Kind, *, words: tuple[int, ...] = (), pad: bool = False, **fields: object) -> bytes:
-    """A packet of the switch to worker 0 of SPEC's job; `pad` makes it as long as the longest."""
-    padded = words + (0,) * ((SPEC.packet_bytes - HEADER_BYTES) // 4 - len(words)) if pad else words
-    header = {"job": SPEC.job, "generation": SPEC.generation, "worker": 0, **fields}
-    return Packet(kind=kind, words=np.array(padded, np.uint32), **header).to_bytes()  # type: ignore[arg-type]
-
-
+packet = partial(to_worker, SPEC)
 WELCOME = packet(Kind.WELCOME, words=(0, 0), pad=True)
 
 

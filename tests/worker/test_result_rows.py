@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fanin.host.machine.result_rows import ROWS, Fact, deed_for
 from fanin.protocol.events import Ready, WorkerEvent, WorkersGone
-from fanin.protocol.wire import HEADER_BYTES, Flag, Kind, Packet, parse
-from tests.support.builders import moved
+from fanin.protocol.wire import Flag, Kind, Packet, parse
+from tests.support.builders import moved, to_worker
 from tests.support.cluster import job, reduction, worker_machine
 from tests.support.network import SWITCH, Worker
 
 SPEC = job(workers=3)
 ALL = 0b111
-
-
-def packet(kind: Kind, *, words: tuple[int, ...] = (), **fields: object) -> bytes:
-    """A packet of the switch to worker 0 of SPEC's job."""
-    header = {"job": SPEC.job, "generation": SPEC.generation, "worker": 0, **fields}
-    return Packet(kind=kind, words=np.array(words, np.uint32), **header).to_bytes()  # type: ignore[arg-type]
+packet = partial(to_worker, SPEC)
 
 
 def joined(kind: str) -> Worker:
     """A worker that was welcomed at time 0."""
     machine = worker_machine(kind, SPEC, 0)
     machine.datagrams_to_send(0.0)
-    padding = (0,) * ((SPEC.packet_bytes - HEADER_BYTES) // 4)
-    machine.receive_datagram(packet(Kind.WELCOME, words=padding), SWITCH, 0.0)
+    machine.receive_datagram(packet(Kind.WELCOME, pad=True), SWITCH, 0.0)
     assert machine.next_event() == Ready()
     return machine
 
@@ -65,8 +61,10 @@ def test_a_round_of_owned_elements_without_a_worker_fails_those_that_wait_for_it
     output = np.zeros(8, np.uint8)
     machine.submit(moved(output[:0], 0, 8, output, 0))
     (contribution,) = sent(machine, 0.0)
-    given = {"signature": contribution.signature, "bitmap": 0b101, "contributors": 1}
-    machine.receive_datagram(packet(Kind.RESULT, worker=0xFF, words=(1, 2), **given), SWITCH, 0.001)
+    result = packet(
+        Kind.RESULT, worker=0xFF, words=(1, 2), signature=contribution.signature, bitmap=0b101, contributors=1
+    )
+    machine.receive_datagram(result, SWITCH, 0.001)
     events: list[WorkerEvent] = list(iter(machine.next_event, None))
     assert events == [WorkersGone(0b010, 0)]
     assert (output == 0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from fanin.protocol.events import PacketRefused, Ready, SwitchSilent
 from fanin.protocol.packet_tag import PacketKeys
-from fanin.protocol.wire import HEADER_BYTES, SWITCH_WORKER, Kind, Packet, Reason
+from fanin.protocol.wire import SWITCH_WORKER, Kind, Reason
+from tests.support.builders import to_worker
 from tests.support.cluster import Cluster, job, reduction, worker_machine
 from tests.support.network import SWITCH, Link, Worker
 
@@ -17,15 +19,7 @@ KEY = bytes(range(16))
 SPEC = job(workers=3, data_key=KEY)
 KEYS = PacketKeys(KEY, SPEC.tokens)
 CONNECT_TIMEOUT_S = 5.0
-
-
-def packet(kind: Kind, *, words: tuple[int, ...] = (0, 0), pad: bool = False, **fields: Any) -> bytes:
-    """A packet of the switch to worker 0, without its tag."""
-    padded = words + (0,) * ((SPEC.packet_bytes - HEADER_BYTES) // 4 - len(words)) if pad else words
-    header = {"job": SPEC.job, "generation": SPEC.generation, "worker": 0, **fields}
-    return Packet(kind=kind, words=np.array(padded, np.uint32), **header).to_bytes()
-
-
+packet = partial(to_worker, SPEC, words=(0, 0))
 WELCOME = packet(Kind.WELCOME, pad=True)
 
 
