@@ -1,22 +1,19 @@
 // Block floating point in lanes, and float64 over three words. The rules stand in host/codecs/words/lane_words.py and
 // wide.py; the kernels tell the two apart.
 #include <algorithm>
-#include <optional>
 
 #include "kernels/kernels.hpp"
-#include "codecs/spoilers.hpp"
-#include "codecs/word_codec.hpp"
+#include "codecs/scaled_codec.hpp"
 
 namespace fanin {
 
 namespace {
 
-class LanesCodec final : public BlockCodec {
+class LanesCodec final : public ScaledCodec {
  public:
   LanesCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place)
-      : fixed_(asked.element, asked.lanes, spec.contributions()) {
+      : ScaledCodec(FixedPoint(asked.element, asked.lanes, spec.contributions())) {
     number = static_cast<std::uint8_t>(fixed_.lanes);
-    scaled = true;
     lay_out(asked.count, elements_per_packet(fixed_, spec.words_per_packet / spec.codes_per_packet),
             spec.codes_per_packet);
     whole_words_ = words_for(fixed_, packet_elements);
@@ -26,10 +23,6 @@ class LanesCodec final : public BlockCodec {
   std::size_t word_count(std::uint64_t packet) const override {
     const std::size_t elements = span(packet).count;
     return elements == packet_elements ? whole_words_ : words_for(fixed_, elements);
-  }
-
-  void codes(const EncoderInput& own, std::uint16_t* codes) const override {
-    scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
   }
 
   void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t* codes,
@@ -43,22 +36,7 @@ class LanesCodec final : public BlockCodec {
                divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
-  void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
-    marks_->mark(own, agreed, words_be);
-  }
-
-  std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t* agreed,
-                                std::uint32_t contributors) const override {
-    return marks_->read(span(packet), agreed, words_be, contributors);
-  }
-
-  void update_residual(const EncoderInput& own, const std::uint16_t* codes) const override {
-    fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
-  }
-
  private:
-  FixedPoint fixed_;
-  std::optional<Marks> marks_;
   std::size_t whole_words_ = 0;  // words of a full packet
 };
 

@@ -2,12 +2,10 @@
 // host/codecs/words/wide_sums.py and fanin/numerics/wide_sums.py.
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "kernels/kernels.hpp"
 #include "wire/packet.hpp"
-#include "codecs/spoilers.hpp"
-#include "codecs/word_codec.hpp"
+#include "codecs/scaled_codec.hpp"
 
 namespace fanin {
 
@@ -17,26 +15,23 @@ constexpr std::size_t PIECE_ELEMENTS = 1024;
 
 std::int32_t largest(std::uint32_t bits) { return (1 << (bits - 1)) - 1; }
 
-class WideSumsCodec final : public BlockCodec {
+class WideSumsCodec final : public ScaledCodec {
  public:
-  WideSumsCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place) : fixed_(asked.element, 8, 1) {
+  // `fixed_` gets 2^(U-1) - 1 levels on each side of 0 once the lanes are known.
+  WideSumsCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place)
+      : ScaledCodec(FixedPoint(asked.element, 8, 1)) {
     lanes = static_cast<std::uint8_t>(asked.lanes - WIDE_SUMS);
     up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
     require_wide_sums(spec, up_, down_);
     fixed_.lanes = up_ == 2 ? 8 : up_;
     fixed_.bound = largest(up_);
     number = static_cast<std::uint8_t>(asked.lanes);
-    scaled = true;
     lay_out(asked.count, std::uint64_t{spec.words_per_packet / spec.codes_per_packet} * (32 / down_),
             spec.codes_per_packet);
     marks_.emplace(fixed_, block_elements, place, spec.total_workers, lanes);
   }
 
   std::size_t word_count(std::uint64_t packet) const override { return (span(packet).count * up_ + 31) / 32; }
-
-  void codes(const EncoderInput& own, std::uint16_t* codes) const override {
-    scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
-  }
 
   void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t* codes,
               std::uint8_t* words_be) const override {
@@ -60,19 +55,6 @@ class WideSumsCodec final : public BlockCodec {
                         divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
-  void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
-    marks_->mark(own, agreed, words_be);
-  }
-
-  std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t* agreed,
-                                std::uint32_t contributors) const override {
-    return marks_->read(span(packet), agreed, words_be, contributors);
-  }
-
-  void update_residual(const EncoderInput& own, const std::uint16_t* codes) const override {
-    fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
-  }
-
  private:
   // Encodes `n` elements of one block by way of lanes of 8 bits: 16 lanes of 2 bits fill a word, and the last one is
   // padded with q = 0.
@@ -88,9 +70,7 @@ class WideSumsCodec final : public BlockCodec {
                                          bytes[4 * i + 3]);
   }
 
-  FixedPoint fixed_;  // with 2^(U-1) - 1 levels on each side of 0
   std::uint32_t up_ = 8, down_ = 8;
-  std::optional<Marks> marks_;
 };
 
 const CodecEntry wide_sums{
