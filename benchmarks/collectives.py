@@ -70,7 +70,7 @@ class Plan:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.collectives:
-            raise ConfigurationError(f"which = ''; name some of {', '.join(COLLECTIVES)}")
+            raise ConfigurationError(f"which = ''. Remedy: name some of {', '.join(COLLECTIVES)}")
         if not self.sizes or min(self.sizes) < FLOAT_BYTES * self.workers:
             raise ConfigurationError(
                 f"bytes = {self.sizes}; must be at least {FLOAT_BYTES * self.workers}, a float32 per worker"

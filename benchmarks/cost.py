@@ -55,7 +55,7 @@ class Plan:
         check_bytes(self.bytes)
         for name, given, example in (("hosts", self.hosts, 2), ("mtu", self.mtus, 1500)):
             if not given:
-                raise ConfigurationError(f"{name}: name one, such as {example}")
+                raise ConfigurationError(f"{name} = ''. Remedy: name one, such as {example}")
         check_rivals(self.rivals[1:], ("gloo",))
 
     @property

@@ -154,8 +154,9 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
     strange = [name for name in against if name not in AGAINST and not _is_importable(name)]
     if strange or not (own or against):
         raise ConfigurationError(
-            f"against = {','.join(against)!r}; name some of {' and '.join(AGAINST)}, or MODULE:BACKEND, whose module "
-            "can be imported and registers the backend with torch.distributed, or a name that a package has registered"
+            f"against = {','.join(against)!r}. Remedy: name some of {' and '.join(AGAINST)}, or MODULE:BACKEND, whose "
+            "module can be imported and registers the backend with torch.distributed, or a name that a package has "
+            "registered"
         )
 
 

@@ -74,7 +74,9 @@ class Plan:
         for label in self.rivals:
             ShardedRival.parse(label)
         if not self.rivals or len(set(self.rivals)) != len(self.rivals):
-            raise ConfigurationError(f"rivals = {','.join(self.rivals)!r}; name some of {', '.join(RIVALS)}, once each")
+            raise ConfigurationError(
+                f"rivals = {','.join(self.rivals)!r}. Remedy: name some of {', '.join(RIVALS)}, once each"
+            )
         if not self.steps and not self.epochs:
             raise ConfigurationError("steps = 0 and epochs = 0: nothing to measure; expected one of them above 0")
         if self.link is not None:

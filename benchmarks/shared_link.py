@@ -65,7 +65,7 @@ class Plan:
         if 1 + self.workers * self.jobs + 2 * self.tcp_flows > MAX_PROCESSES:
             raise ConfigurationError(f"more than {MAX_PROCESSES} processes; fewer workers, jobs or TCP flows, please")
         if self.shared.rate_bit_s is None:
-            raise ConfigurationError("a link without a rate is not shared; name one with --rate, or --uplink")
+            raise ConfigurationError("a link without a rate is not shared. Remedy: name one with --rate, or --uplink")
         if self.shared.mtu != self.link.mtu:
             raise ConfigurationError("the uplink's MTU must be that of the other links")
         if self.size < MIN_BYTES or self.size % WORD_BYTES:

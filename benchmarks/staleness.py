@@ -89,7 +89,7 @@ class Plan:
         check_bounds(self)
         for name, given in (("modes", self.modes), ("conditions", self.conditions)):
             if not given:
-                raise ConfigurationError(f"{name} = ''; name at least one")
+                raise ConfigurationError(f"{name} = ''. Remedy: name at least one")
         if Link(rate_bit_s=self.rate_bit_s).rate_bit_s is None:
             raise ConfigurationError("a slow link needs a rate, such as 4mbit")
 

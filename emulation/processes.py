@@ -160,7 +160,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
         with socket.socket(socket.AF_INET, kind) as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
-    raise FaninError("no port of 127.0.0.1 is free; end programs that hold ports")
+    raise FaninError("no port of 127.0.0.1 is free. Remedy: end programs that hold ports")
 
 
 def _first_ephemeral_port() -> int:

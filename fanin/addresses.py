@@ -21,7 +21,9 @@ def check_brackets(what: str, text: str, before: str = "") -> None:
     """ConfigurationError for an IPv6 address without brackets, whose last group nobody can tell from a port."""
     host, _, port = text.rpartition(":")
     if ":" in host and "[" not in host and "@" not in host:
-        raise ConfigurationError(f"{what}: write an IPv6 address in brackets, as in {before}[{host}]:{port}")
+        raise ConfigurationError(
+            f"{what} is an IPv6 address without brackets. Remedy: write it in brackets, as in {before}[{host}]:{port}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def slot_bytes() -> int:
 def memory_of(memory_mib: int | None, slots: int | None, flows: int) -> int:
     """Bytes, as --memory or --slots says; ConfigurationError for both, less than one, and more than there is."""
     if memory_mib is not None and slots is not None:
-        raise ConfigurationError("--memory and --slots say the same thing: give one of them")
+        raise ConfigurationError("--memory and --slots say the same thing. Remedy: give one of them")
     if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
         raise ConfigurationError("--memory and --slots must be at least 1")
     there = memory_bytes()

@@ -76,7 +76,7 @@ def require_program(command: Sequence[str]) -> None:
 def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts: int) -> list[str]:
     """The command line of one torchrun node; the user's own if it is not python with a file or module."""
     if not command:
-        raise ConfigurationError("no command: write it behind --, as in `fanin emulate -- python train.py`")
+        raise ConfigurationError("no command. Remedy: write it behind --, as in `fanin emulate -- python train.py`")
     name = Path(command[0]).name
     if not name.startswith("python") or (options := _interpreter_options(command[1:])) is None:
         return list(command)

@@ -107,7 +107,9 @@ def run_emulation(
         console.print(f"removed {len(left)} run{'s' * (len(left) != 1)} whose owner is gone", highlight=False)
         return
     if not command:
-        raise ConfigurationError("no command: write it behind --, as in `fanin emulate --workers 4 -- python train.py`")
+        raise ConfigurationError(
+            "no command. Remedy: write it behind --, as in `fanin emulate --workers 4 -- python train.py`"
+        )
     extras.require_for(command)
     output.check(record, html, unasked=output.unasked_page(html))
     given: dict[str, Any] = {

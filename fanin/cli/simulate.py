@@ -79,7 +79,7 @@ def simulate(
     from fanin.emulation.simulator.scenario import load, to_toml
 
     if json and events:
-        raise ConfigurationError("--events prints lines, and --json one object: leave out one of them")
+        raise ConfigurationError("--events prints lines, and --json one object. Remedy: leave out one of them")
     for option, others in UNUSED_WITH.items():
         for written in modes.typed(context, option):
             modes.refuse_with(context, written, *others)

@@ -325,7 +325,7 @@ def integer_lanes(bits: int, workers: int) -> int:
     if bits in WIDE_SUMS:
         up, down = WIDE_SUMS[bits]
         raise ConfigurationError(
-            f"lanes = {up}/{down}: small integers are summed without loss, in packed lanes: take lanes = 8 or 4"
+            f"lanes = {up}/{down}: small integers are summed without loss, in packed lanes. Remedy: take lanes = 8 or 4"
         )
     largest_step(bits, workers)
     return bits if bits == 32 else NARROW + bits

@@ -58,7 +58,7 @@ class Lanes(Codec):
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
         if self.stochastic and self.bits == WORD_BITS:
-            raise ConfigurationError("lanes of 32 bits are not rounded stochastically: take 16 bits or fewer")
+            raise ConfigurationError("lanes of 32 bits are not rounded stochastically. Remedy: take 16 bits or fewer")
 
     @property
     def single_stage(self) -> bool:

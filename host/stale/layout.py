@@ -66,7 +66,7 @@ class Layout:
         if max(self.slots) > MAX_SLOTS:
             raise ConfigurationError(
                 f"{self.elements} gradient elements need {max(self.slots)} slots per flow, and a job has at most "
-                f"{MAX_SLOTS}: set FANIN_WORDS_PER_PACKET higher, or give the switch more flows"
+                f"{MAX_SLOTS}. Remedy: set FANIN_WORDS_PER_PACKET higher, or give the switch more flows"
             )
 
     def _check_tally(self, contributions: int) -> None:

@@ -37,7 +37,7 @@ def open_transport(
         if plan is not None:
             if plan.corrupt and not (spec.checksum or spec.data_key):
                 raise ConfigurationError(
-                    "faults: corrupt needs checksums in the job: set FANIN_CHECKSUM=1 on every rank"
+                    "faults: corrupt needs checksums in the job. Remedy: set FANIN_CHECKSUM=1 on every rank"
                 )
             transport = FaultyTransport(transport, plan, f"{worker}/{flow}")
         opened.pop_all()

@@ -107,7 +107,7 @@ def node_of(instance: str, words: list[str]) -> tuple[Replica, ...]:
     """The replicas of a multicast node: one for each port; the program reads `instance` as egress_rid."""
     if "|" in words:
         if words.index("|") < len(words) - 1:
-            raise CommandError("link aggregation groups are not implemented: name the ports")
+            raise CommandError("link aggregation groups are not implemented. Remedy: name the ports")
         words = words[: words.index("|")]
     return tuple(
         Replica(at_most(port, DROP_PORT - 1, "port"), at_most(instance, 0xFFFF, "instance"))

@@ -167,7 +167,7 @@ def open_device(
     """Serve the emulator at a data and a P4Runtime address, each (host, port). ConfigurationError when that fails."""
     if data[0] in ("", "0.0.0.0"):
         raise ConfigurationError(
-            "--bind: with --p4runtime the controller must know the data address: give one of this host's"
+            "--bind: with --p4runtime the controller must know the data address. Remedy: give one of this host's"
         )
     udp = UdpPort(*data)
     try:

@@ -217,7 +217,7 @@ class Arguments:
         types = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
         if len(types) > 1:
             raise ArgumentError(
-                f"{name}: tensors of {' and '.join(types)} in one call; convert them before or after it"
+                f"{name}: tensors of {' and '.join(types)} in one call. Remedy: convert them before or after it"
             )
 
     def _has_memory(self, name: str, tensors: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
@@ -236,7 +236,9 @@ class Arguments:
         self.check_devices(name, kinds)
         places = list(dict.fromkeys(str(tensor.device) for tensor in tensors))
         if len(places) > 1:
-            raise ArgumentError(f"{name}: tensors on {' and '.join(places)} in one call; move them to one device")
+            raise ArgumentError(
+                f"{name}: tensors on {' and '.join(places)} in one call. Remedy: move them to one device"
+            )
         if all(isinstance(tensor, FakeTensor) for tensor in tensors):
             return False
         if kinds == ["cuda"]:
@@ -283,7 +285,7 @@ class Arguments:
         if share_memory(written):
             raise ArgumentError(
                 f"{name}: elements of {'an output' if len(written) == 1 else 'outputs'} share memory (expand, "
-                "as_strided, or one tensor twice in a list); write into a clone()"
+                "as_strided, or one tensor twice in a list). Remedy: write into a clone()"
             )
 
 

@@ -34,12 +34,12 @@ def codec_of_group(text: str, rank: int, size: int) -> Codec:
     codec = make(text).without_memory()
     if not codec.single_stage:
         raise ConfigurationError(
-            f"codec = {text!r} sums in several stages, which one collective cannot: use "
+            f"codec = {text!r} sums in several stages, which one collective cannot. Remedy: use "
             "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
         )
     if codec.several_sums:
         raise ConfigurationError(
-            f"codec = {text!r} chooses by parameter, which a collective does not know: use "
+            f"codec = {text!r} chooses by parameter, which a collective does not know. Remedy: use "
             "model.register_comm_hook(CodecState(..., model=model), codec_hook), or another codec"
         )
     if size > 1:

@@ -209,8 +209,8 @@ def route_of(op: RedOpType, dtype: torch.dtype) -> Route:
     route = ROUTES.get((op, dtype))
     if route is None:
         raise UnsupportedError(
-            f"ReduceOp.{op.name} on {str(dtype).removeprefix('torch.')} has no exact path through fanin or gloo; "
-            "convert the tensor first (docs/torch.md has the table)"
+            f"ReduceOp.{op.name} on {str(dtype).removeprefix('torch.')} has no exact path through fanin or gloo. "
+            "Remedy: convert the tensor first (docs/torch.md has the table)"
         )
     return route
 

@@ -205,7 +205,7 @@ class AsynchronousOptimizer:
             loss = float(loss.detach())
         if self._predictor is not None:
             if loss is None:
-                raise ConfigurationError("predict_loss needs the loss: call step(loss)")
+                raise ConfigurationError("predict_loss needs the loss. Remedy: call step(loss)")
             self._predictor.observe(self._computed_on, loss)
         self._job.stepped(loss)
         present = np.array([parameter.grad is not None for parameter in self._parameters])

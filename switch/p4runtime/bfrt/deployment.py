@@ -111,7 +111,8 @@ class Deployment:
             taken = [plan.number for plan in self.ports if plan.number is not None]
             if leads_back := [number for number in taken if number % (1 << PIPE_SHIFT) == RECIRCULATION_PORT]:
                 raise ConfigurationError(
-                    f"device port {leads_back[0]} is where packets of this program pass the pipe again: leave it out"
+                    f"device port {leads_back[0]} is where packets of this program pass the pipe again. Remedy: leave "
+                    "it out of --ports"
                 )
 
     @property
