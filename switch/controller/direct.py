@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
-from fanin.protocol.control import Join, Refusal, Refused, Scheme, Started, Waiting
+from fanin.protocol.control import Join, Refusal, Refused, Scheme
 from fanin.protocol.job import Agreed, JobRounds, JobSpec, facts_of
 from fanin.switch.controller.admission import (
     judge_accumulators,
@@ -24,17 +24,16 @@ from fanin.switch.controller.adoption import adopted
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import choose_shape
-from fanin.switch.controller.jobs import Job, State, bits
+from fanin.switch.controller.jobs import Attachment, Job, State, bits
 from fanin.switch.controller.lifecycle import Lifecycle
 from fanin.switch.controller.reports import admission
 from fanin.switch.controller.resources import Resources
 
 
-class Direct:
-    """Implements the protocol `jobs.Attachment` for ranks that reach this switch themselves."""
+class Direct(Attachment):
+    """The attachment of ranks that reach this switch themselves."""
 
     tree = False
-    decides = True
 
     def __init__(self, planes: Mapping[Scheme, DataPlane], resources: Resources) -> None:
         self._planes, self._resources = planes, resources
@@ -47,10 +46,6 @@ class Direct:
         plane = self.plane(join.scheme)
         return judge_tags(join, able=plane.tags) or judge_accumulators(join, able=plane.buffers.accumulators)
 
-    def judge_all(self, job: Job) -> Refused | None:
-        """Object to nothing: what a job at one switch may be does not depend on all of its ranks."""
-        return None
-
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """One worker for each rank, of the same number."""
         return tuple((rank,) for rank in range(job.first.size))
@@ -61,17 +56,9 @@ class Direct:
         spec = self._resources.new_spec(shape, first.size, job.tagging)
         return replace(spec, **first.settled(first.size), **facts_of(first, Agreed))
 
-    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """Admit the job to its data plane."""
-        job.plane.server.admit(spec, share_memory=share_memory)
-
     def plane(self, scheme: Scheme) -> DataPlane:
         """The data plane of that scheme."""
         return self._planes[scheme]
-
-    def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
-        """The reply unchanged: the rank itself receives it."""
-        return reply
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
         """The reply with the job's specification and the rank's token."""
@@ -80,23 +67,6 @@ class Direct:
             # A newcomer gets no shared-memory ring: the rings' tokens belong to the processes that founded the job.
             admitted = replace(admitted, running=True, shared_memory=())
         return replace(admitted, data_host=job.plane.host)
-
-    def started(self, job: Job) -> Started:
-        """The message that names the processes of all ranks."""
-        return all_processes(job)
-
-    def worker_name(self, job: Job, worker: int) -> str:
-        """The worker's name in messages: its rank."""
-        return f"rank {worker}"
-
-    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """Do nothing: the data plane has told the other workers."""
-
-
-def all_processes(job: Job) -> Started:
-    """The message that starts a job all of whose ranks are known here."""
-    members = (job.members.get(rank) for rank in range(job.first.size))
-    return Started(job=job.name, processes=tuple("" if member is None else member.join.process for member in members))
 
 
 def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar
 
 from fanin.protocol.control import (
     JOIN_LEASE_S,
@@ -34,7 +35,7 @@ from fanin.protocol.control import (
 )
 from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.tag_algorithm import TagAlgorithm
-from fanin.switch.controller.admission import tag_of
+from fanin.switch.controller.admission import judge_unlike_tags, tag_of
 from fanin.switch.controller.data_plane import DataPlane
 
 JobId = tuple[str, str]
@@ -304,23 +305,30 @@ class Job:
         )
 
 
-class Attachment(Protocol):
-    """The way in which a job's ranks reach a switch, with all steps of the job's life that depend on it."""
+class Attachment(ABC):
+    """The way in which a job's ranks reach a switch, with all steps of the job's life that depend on it.
 
-    tree: bool
+    Methods that are not abstract are right for ranks that reach a switch of their own.
+    """
+
+    tree: ClassVar[bool]
     """Whether the job's ranks are at several switches."""
-    decides: bool
+    decides: ClassVar[bool] = True
     """Whether this switch decides when the job starts; otherwise its parent does."""
 
+    @abstractmethod
     def judge(self, join: Join) -> Refused | None:
         """The objection to a rank that holds whatever the job's other ranks are; None without one."""
 
     def judge_all(self, job: Job) -> Refused | None:
-        """The objection to all ranks together, beside that to their tags; None without one."""
+        """The objection to all ranks together, as when they share no tag algorithm; None without one."""
+        return judge_unlike_tags(job.joins, able=job.plane.tags)
 
+    @abstractmethod
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """The ranks behind each worker."""
 
+    @abstractmethod
     def spec(self, job: Job) -> JobSpec:
         """Specification of the job for the data plane. ConfigurationError for a shape that no job can have."""
 
@@ -329,24 +337,33 @@ class Attachment(Protocol):
 
         AdmissionError for lack of memory, ConfigurationError for a shape that this switch does not support.
         """
+        job.plane.server.admit(spec, share_memory=share_memory)
 
+    @abstractmethod
     def plane(self, scheme: Scheme) -> DataPlane:
         """The data plane of jobs whose ranks use that scheme."""
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
         """The message that carries `reply` to the rank: the reply itself, or Relayed for its leaf."""
+        return reply
 
+    @abstractmethod
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Reply:
         """The message that tells the rank how to reach the data path, itself or through its leaf."""
 
     def started(self, job: Job) -> Started:
         """The message that names all processes of the job."""
+        members = map(job.members.get, range(job.first.size))
+        processes = tuple("" if member is None else member.join.process for member in members)
+        return Started(job=job.name, processes=processes)
 
     def worker_name(self, job: Job, worker: int) -> str:
-        """The worker's name in messages to people."""
+        """The worker's name in messages to people: its rank."""
+        return f"rank {job.workers[worker][0]}"
 
     def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Tell other switches of the job, if they need it, that these ranks are lost or have left without Leave."""
+        return  # there are none, or the data plane tells them
 
 
 def bits(mask: int) -> Iterator[int]:

@@ -42,7 +42,7 @@ from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import JobShape, SwitchBuffers
-from fanin.switch.controller.jobs import Job, Member, ReplyTo, State
+from fanin.switch.controller.jobs import Attachment, Job, Member, ReplyTo, State
 from fanin.switch.controller.parent_watch import ParentWatch, no_leaves_here
 from fanin.switch.controller.reports import admission
 from fanin.switch.controller.resources import Resources
@@ -69,8 +69,8 @@ class ParentPath:
     """Whether the path to the parent leaves this machine."""
 
 
-class Part:
-    """This leaf's part of one job: an attachment (jobs.py). Its workers are the ranks at this leaf."""
+class Part(Attachment):
+    """This leaf's part of one job. Its workers are the ranks at this leaf."""
 
     tree = True
     decides = False
@@ -84,10 +84,6 @@ class Part:
 
     def judge(self, join: Join) -> Refused | None:
         """Object to nothing: the parent judges ranks."""
-        return None
-
-    def judge_all(self, job: Job) -> Refused | None:
-        """Object to nothing: the parent has judged them."""
         return None
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
@@ -145,10 +141,6 @@ class Part:
         """The parent's message that names all processes of the job."""
         assert self.start is not None
         return self.start
-
-    def worker_name(self, job: Job, worker: int) -> str:
-        """The worker's name in messages: its rank."""
-        return f"rank {job.workers[worker][0]}"
 
     def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Tell the parent of every rank that is lost, and, while the job starts, of every rank that is gone."""

@@ -21,7 +21,6 @@ from fanin.switch.controller.admission import (
     judge_beside,
     judge_newcomer,
     judge_secret,
-    judge_unlike_tags,
     rank_taken,
     refuse,
 )
@@ -242,11 +241,7 @@ class Lifecycle:
     def place(self, job: Job, now: float) -> bool:
         """Put a complete job on the data plane and return True, or refuse all of its ranks and return False."""
         attachment = job.attachment
-        refused = (
-            attachment.judge_all(job)
-            or judge_unlike_tags(job.joins, able=job.plane.tags)
-            or self._judge_only_successor(job)
-        )
+        refused = attachment.judge_all(job) or self._judge_only_successor(job)
         try:
             if refused is None:
                 workers, spec, server = attachment.workers(job), attachment.spec(job), job.plane.server

@@ -27,18 +27,16 @@ from fanin.switch.controller.admission import (
     refuse,
 )
 from fanin.switch.controller.data_plane import DataPlane
-from fanin.switch.controller.direct import all_processes
 from fanin.switch.controller.job_shape import choose_shape
-from fanin.switch.controller.jobs import Job
+from fanin.switch.controller.jobs import Attachment, Job
 from fanin.switch.controller.reports import placement
 from fanin.switch.controller.resources import Resources
 
 
-class ThroughLeaves:
-    """Implements the protocol `jobs.Attachment` for ranks behind leaves."""
+class ThroughLeaves(Attachment):
+    """The attachment of ranks behind leaves."""
 
     tree = True
-    decides = True
 
     def __init__(self, plane: DataPlane, resources: Resources) -> None:
         self._plane, self._resources = plane, resources
@@ -59,11 +57,11 @@ class ThroughLeaves:
         )
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Object if the root or a leaf would have more than MAX_WORKERS workers."""
+        """Object, too, if the root or a leaf would have more than MAX_WORKERS workers."""
         branches = self.workers(job)
         crowd = max(map(len, branches))
         if len(branches) <= MAX_WORKERS and crowd <= MAX_WORKERS:
-            return None
+            return super().judge_all(job)
         reason = f"{len(branches)} leaves with up to {crowd} ranks each; a switch takes {MAX_WORKERS}"
         return refuse(Refusal.TOO_MANY_WORKERS, reason, "spread the ranks over more leaves")
 
@@ -79,10 +77,6 @@ class ThroughLeaves:
         shape = choose_shape(job.joins, job.plane.buffers)
         spec = self._resources.new_spec(shape, len(self.workers(job)), job.tagging)
         return replace(spec, total_workers=job.first.size, branches=True)
-
-    def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """Admit the job to the data plane, like any other job."""
-        job.plane.server.admit(spec, share_memory=share_memory)
 
     def plane(self, scheme: Scheme) -> DataPlane:
         """The data plane that leaves use."""
@@ -108,14 +102,7 @@ class ThroughLeaves:
         )
         return Relayed(job=job.name, rank=rank, placed=placed)
 
-    def started(self, job: Job) -> Started:
-        """The message that names the processes of all ranks, at all leaves."""
-        return all_processes(job)
-
     def worker_name(self, job: Job, worker: int) -> str:
         """The worker's name in messages: the leaf's address and its ranks."""
         ranks = job.workers[worker]
         return f"leaf switch {job.members[ranks[0]].reply_to.address}, with {in_words(ranks)},"
-
-    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """Do nothing: the data plane tells the other leaves."""
