@@ -90,9 +90,9 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
   broken_ = end - position_ > bytes_ || end - released_ > bytes_;
   while (!broken_ && position_ != end) {
     const std::uint64_t unread = end - position_;
-    const std::size_t place = position_ % bytes_;
-    const std::size_t to_end = bytes_ - place;
-    const Record record = read_once(ring_ + place);
+    const std::uint8_t* const at = ring_ + place_;
+    const std::size_t to_end = bytes_ - place_;
+    const Record record = read_once(at);
     const bool wraps = record.datagram_bytes == WRAP;
     const bool elsewhere = !wraps && (record.datagram_bytes & ELSEWHERE) != 0;
     const std::uint32_t bytes = record.datagram_bytes & ~ELSEWHERE;
@@ -105,10 +105,11 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
       return {};
     }
     position_ += length;
+    place_ = length == to_end ? 0 : place_ + length;
     if (wraps || (record.mask & mask) == 0) continue;
-    if (!elsewhere) return {ring_ + place + DATAGRAM_AT, bytes};
+    if (!elsewhere) return {at + DATAGRAM_AT, bytes};
     Reference reference;
-    std::memcpy(&reference, ring_ + place + REFERENCE_AT, sizeof reference);
+    std::memcpy(&reference, at + REFERENCE_AT, sizeof reference);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read values again after the check
     if (bytes < HEADER_BYTES || bytes > images_.size() || reference.at > images_.size() - bytes) {
       broken_ = true;
@@ -135,7 +136,7 @@ std::array<std::span<const std::uint8_t>, 2> RingReader::unreleased(std::uint64_
 
 std::span<std::uint8_t> RingWriter::reserve(std::size_t datagram_bytes, std::uint64_t slowest) {
   if (!make_room(record_bytes(DATAGRAM_AT, datagram_bytes), slowest)) return {};
-  return {ring_ + start_ % bytes_ + DATAGRAM_AT, datagram_bytes};
+  return {ring_ + start_ + DATAGRAM_AT, datagram_bytes};
 }
 
 bool RingWriter::reserve_reference(std::uint64_t slowest) {
@@ -145,14 +146,14 @@ bool RingWriter::reserve_reference(std::uint64_t slowest) {
 bool RingWriter::make_room(std::size_t needed, std::uint64_t slowest) {
   const std::uint64_t unread = position_ - slowest;
   if (needed > bytes_ || unread > bytes_) return false;  // the latter only if a reader has broken the rules
-  const std::size_t to_end = bytes_ - position_ % bytes_;
-  const std::size_t skipped = needed > to_end ? to_end : 0;
-  if (unread + skipped + needed > bytes_) return false;
-  if (skipped != 0) {
-    const Record wrap = {WRAP, 0};
-    std::memcpy(ring_ + position_ % bytes_, &wrap, sizeof wrap);
-  }
-  start_ = position_ + skipped;
+  const std::size_t to_end = bytes_ - place_;
+  skipped_ = needed > to_end ? to_end : 0;
+  if (unread + skipped_ + needed > bytes_) return false;
+  start_ = place_;
+  if (skipped_ == 0) return true;
+  const Record wrap = {WRAP, 0};
+  std::memcpy(ring_ + place_, &wrap, sizeof wrap);
+  start_ = 0;
   return true;
 }
 
@@ -163,15 +164,16 @@ void RingWriter::commit(std::size_t datagram_bytes, std::uint32_t mask) {
 void RingWriter::refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask) {
   Reference reference{.at = at, .begins = {}};
   std::memcpy(reference.begins, datagram.data(), sizeof reference.begins);
-  std::memcpy(ring_ + start_ % bytes_ + REFERENCE_AT, &reference, sizeof reference);
+  std::memcpy(ring_ + start_ + REFERENCE_AT, &reference, sizeof reference);
   write(static_cast<std::uint32_t>(datagram.size()) | ELSEWHERE, mask, record_bytes(REFERENCE_AT, sizeof reference));
 }
 
 // `bytes`: length of the whole record.
 void RingWriter::write(std::uint32_t length, std::uint32_t mask, std::size_t bytes) {
   const Record record = {length, mask};
-  std::memcpy(ring_ + start_ % bytes_, &record, sizeof record);
-  position_ = start_ + bytes;
+  std::memcpy(ring_ + start_, &record, sizeof record);
+  position_ += skipped_ + bytes;
+  place_ = start_ + bytes == bytes_ ? 0 : start_ + bytes;
   written_->store(position_, std::memory_order_release);
 }
 
