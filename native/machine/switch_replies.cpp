@@ -77,9 +77,9 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   job.parities[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
   const std::span<std::uint8_t> datagram = job.ring.result(slot, number);
   const TagKey* const key = job.keys.of_everybody();
-  const std::span<const std::uint8_t> without_words = job.ring.bare_result(slot, number);
-  const std::uint32_t bare = without_words.size() == datagram.size() ? 0 : job.ring.bare(slot);
-  if (bare == 0) {
+  const std::uint32_t bare = job.ring.bare(slot);
+  const std::span<const std::uint8_t> without_words = bare == 0 ? datagram : job.ring.bare_result(slot, number);
+  if (without_words.size() == datagram.size()) {  // to everybody, as it is
     if (takes(job.tally, datagram.size(), job.listener_count))
       queue.push_in_place(datagram, key, job.ring.queue_mark(slot, number), job.audience());
     return;
