@@ -117,6 +117,7 @@ void bind_worker_machine(py::module_& module) {
       .def("receive_datagram", &Bound::receive_datagram, py::arg("data"), py::arg("source"), py::arg("now"))
       .def("receive_datagrams", &Bound::receive_datagrams, py::arg("datagrams"), py::arg("now"))
       .def("datagrams_to_send", &Bound::datagrams_to_send, py::arg("now"))
+      .def("regular_sent", [](Bound& self) { return self.machine().regular_sent(); })
       .def("next_timer", [](Bound& self) { return self.machine().next_timer(); })
       .def(
           "handle_timer", [](Bound& self, double now) { self.machine().handle_timer(now); }, py::arg("now"))

@@ -35,6 +35,7 @@ class ItemStream {
   }
   // The operation of a slot's current item, which must have been sent.
   Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
+  const Operation& operation(std::uint32_t slot) const { return operations_[slots_[slot].operation]; }
   // Its number, which no other operation ever has.
   std::uint64_t operation_number(std::uint32_t slot) const { return slots_[slot].operation; }
   // Whether the slot's item is sent by forecast: its codes are not agreed yet, and its round also agrees on them.

@@ -85,7 +85,9 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
 
 void Operation::own_codes(std::uint64_t chunk, std::uint16_t* codes) const {
   const PacketSpan at = codec_->span(packet(chunk));
-  const std::size_t blocks = (at.count + codec_->block_elements - 1) / codec_->block_elements;
+  const std::size_t blocks = at.count == codec_->packet_elements
+                                 ? code_count  // as in most packets, and without a division
+                                 : (at.count + codec_->block_elements - 1) / codec_->block_elements;
   codec_->codes(own(at), codes);
   std::fill(codes + blocks, codes + code_count, std::uint16_t{0});
 }

@@ -60,6 +60,7 @@ class WorkerMachine::State {
   void receive(const Arrival& arrival, const Parsed& packet, double now, const ComputedTag& computed = {});
   void receive(std::span<const Arrival> datagrams, double now);
   std::uint64_t regular() const { return regular_; }
+  std::uint64_t regular_sent() const { return regular_sent_; }
   void tag(std::span<const iovec> datagrams) const;
   void send(double now, WorkerSink& sink);
   std::optional<double> next_timer();
@@ -148,7 +149,20 @@ class WorkerMachine::State {
   // All return false when the sink takes no more.
   bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
   bool send_hello(WorkerSink& sink, std::size_t bytes);
-  bool send_contribution(WorkerSink& sink, std::uint32_t slot);
+  // Contributions that one call of `send` sends in a row: plain ones of one operation, for whole chunks, each for the
+  // first time. Their headers differ in slot, base and order number only, and they are of one length.
+  struct Contributions {
+    std::size_t bytes = 0;        // of each; 0: there is no run
+    std::uint64_t operation = 0;  // its number
+    std::array<std::uint8_t, HEADER_BYTES> header;
+  };
+  bool continues(const Contributions& run, std::uint32_t slot) const {
+    return run.bytes != 0 && stream_.operation_number(slot) == run.operation && !recovery_.was_sent(slot) &&
+           stream_.operation(slot).is_whole(stream_.current(slot));
+  }
+  bool send_next(WorkerSink& sink, std::uint32_t slot, const Contributions& run);
+  bool send_contribution(WorkerSink& sink, std::uint32_t slot, Contributions& run);
+  static void store_codes(const Operation& operation, std::uint64_t item, bool own, std::uint8_t* codes);
   bool joins(WorkerSink& sink, const Header& pass);
   void store_by_forecast(Operation& operation, std::span<std::uint8_t> words);
   void commit(WorkerSink& sink, std::span<std::uint8_t> datagram);
@@ -186,8 +200,9 @@ class WorkerMachine::State {
   std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
   // The operation of the latest datagram, by number, if that was stored and of a whole chunk.
   std::optional<std::uint64_t> stored_whole_;
-  std::uint64_t regular_ = 0;  // results that were handled as parts of a run
-  double moved_at_ = 0.0;      // when a result was last stored, or the first contribution sent after a pause
+  std::uint64_t regular_ = 0;       // results that were handled as parts of a run
+  std::uint64_t regular_sent_ = 0;  // contributions that were sent as parts of a run
+  double moved_at_ = 0.0;           // when a result was last stored, or the first contribution sent after a pause
   std::uint64_t tickets_ = 0;
   std::size_t outstanding_ = 0;
   WorkerCounters counters_;
@@ -366,6 +381,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
   const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
+  Contributions run;
   std::uint32_t slot;
   while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
     const bool first = !recovery_.was_sent(slot);
@@ -376,7 +392,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
       ++counters_.paced;
       break;
     }
-    if (!send_contribution(sink, slot)) return;
+    if (!(continues(run, slot) ? send_next(sink, slot, run) : send_contribution(sink, slot, run))) return;
     stream_.take(slot);
     if (paced) congestion_.sent(round_trip_s, now);
     // The grace for departed peers begins here, since no result was awaited before.
@@ -767,7 +783,41 @@ bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
   return true;
 }
 
-bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot) {
+inline void WorkerMachine::State::store_codes(const Operation& operation, std::uint64_t item, bool own,
+                                              std::uint8_t* codes) {
+  if (!own) {
+    std::memset(codes, 0, codes_bytes(operation.code_count));
+    return;
+  }
+  std::uint16_t numbers[MAX_CODES + 1];
+  operation.own_codes(operation.codes_chunk(item), numbers);
+  numbers[operation.code_count] = 0;  // pads the codes to whole words
+  for (std::uint32_t i = 0; i < codes_bytes(operation.code_count) / CODE_BYTES; ++i)
+    store_be16(codes + i * CODE_BYTES, numbers[i]);
+}
+
+// Sends a contribution that continues the run.
+inline bool WorkerMachine::State::send_next(WorkerSink& sink, std::uint32_t slot, const Contributions& run) {
+  const std::span<std::uint8_t> datagram = sink.reserve(run.bytes);
+  if (datagram.empty()) return false;
+  const std::uint64_t item = stream_.current(slot);
+  const Operation& operation = stream_.operation(slot);
+  ++regular_sent_;
+  in_order_.sent(slot, false);
+  std::ranges::copy(run.header, datagram.data());
+  store_be32(datagram.data() + OFFSET_SLOT, slot);
+  store_be32(datagram.data() + OFFSET_BASE, static_cast<std::uint32_t>(stream_.base(slot)));
+  store_be32(datagram.data() + OFFSET_BITMAP, order());
+  std::uint8_t* const codes = datagram.data() + HEADER_BYTES;
+  store_codes(operation, item, operation.carries_codes(item), codes);
+  operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item),
+                      codes + codes_bytes(operation.code_count));
+  commit(sink, datagram.first(run.bytes));
+  return true;
+}
+
+bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot, Contributions& run) {
+  run.bytes = 0;
   const std::uint64_t item = stream_.current(slot);
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
@@ -811,15 +861,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
 
   std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
   std::uint8_t* const words_at = codes_at + codes_bytes(operation.code_count);
-  if (operation.carries_codes(item) || forecasts) {
-    std::uint16_t codes[MAX_CODES + 1];
-    operation.own_codes(operation.codes_chunk(item), codes);
-    codes[operation.code_count] = 0;  // pads the codes to whole words
-    for (std::uint32_t i = 0; i < codes_bytes(operation.code_count) / CODE_BYTES; ++i)
-      store_be16(codes_at + i * CODE_BYTES, codes[i]);
-  } else {
-    std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
-  }
+  store_codes(operation, item, operation.carries_codes(item) || forecasts, codes_at);
   if (forecasts)
     store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));
   else if (passes || asks)
@@ -827,6 +869,11 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   else if (operation.carries_words(item))
     operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
   commit(sink, datagram.first(bytes));
+  if (plain && operation.is_whole(item)) {
+    run.bytes = bytes;
+    run.operation = stream_.operation_number(slot);
+    store_header(run.header.data(), contribution);
+  }
   return true;
 }
 
@@ -878,6 +925,7 @@ void WorkerMachine::handle_timer(double now) { state_->handle_timer(now); }
 std::optional<WorkerEvent> WorkerMachine::next_event() { return state_->next_event(); }
 std::size_t WorkerMachine::outstanding() const { return state_->outstanding(); }
 std::uint64_t WorkerMachine::regular() const { return state_->regular(); }
+std::uint64_t WorkerMachine::regular_sent() const { return state_->regular_sent(); }
 bool WorkerMachine::ready() const { return state_->phase() == Phase::member; }
 bool WorkerMachine::capable() const { return state_->capable(); }
 bool WorkerMachine::failed() const { return state_->phase() == Phase::failed; }

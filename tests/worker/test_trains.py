@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanin.numerics.reduction import EXACT
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_GENERATION, OFFSET_JOB, Kind, parse
-from tests.support.builders import reduction
+from tests.support.builders import moved, reduction
 from tests.support.cluster import MEMORY_BYTES, SWITCH_MACHINES, WORKER_MACHINES, job, worker_machine
 from tests.support.network import SWITCH
 
@@ -119,6 +120,18 @@ class System:
             kept_at = array[place * part :][:part] if self.scatters else None
             worker.submit(reduction(array, kept_at, lanes=self.lanes, **kept))
 
+    def submit_other(self, array: np.ndarray[Any, Any], lanes: int) -> None:
+        """Submit a reduction of one more array per worker, all equal."""
+        for worker in self.workers:
+            self.arrays.append(np.array(array))
+            worker.submit(reduction(self.arrays[-1], lanes=lanes))
+
+    def submit_gather(self, own: np.ndarray[Any, Any]) -> None:
+        """Submit a gather of these bytes of each worker, which passes where it owns nothing."""
+        for place, worker in enumerate(self.workers):
+            self.arrays.append(np.zeros(len(own) * len(self.workers), np.uint8))
+            worker.submit(moved(own, place * len(own), len(self.arrays[-1]), self.arrays[-1], 0))
+
     def take(self, machine: Any, train: Train, now: float) -> None:
         """At once, or one by one."""
         if self.native:
@@ -196,6 +209,10 @@ class Pair:
         """Datagrams that the switch, and each worker, took by the short way (native/machine/regular_run.hpp)."""
         _, native = self.systems
         return [machine.regular() for machine in (native.switch, *native.workers)]
+
+    def regular_sent(self) -> list[int]:
+        """Contributions that each worker sent by the short way (native/machine/worker_machine.cpp, Contributions)."""
+        return [worker.regular_sent() for worker in self.systems[1].workers]
 
     def _from_worker(self, worker: int) -> Train:
         said = [system.workers[worker].datagrams_to_send(self.now) for system in self.systems]
@@ -326,9 +343,33 @@ def test_trains_take_the_short_way(fields: dict[str, Any]) -> None:
     at_switch, *at_workers = pair.regular()
     assert at_switch > 0.8 * WORKERS * 70 * trains
     assert all(regular > 0.7 * 70 * trains for regular in at_workers)
+    assert all(regular > 0.8 * 70 * trains for regular in pair.regular_sent())
 
 
-def test_checksums_leave_no_short_way() -> None:
+@pytest.mark.parametrize("broken", [whole, lacking], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("chunks", range(1, SLOTS))
+def test_another_operation_begins_at_each_place_of_a_train(chunks: int, broken: Break) -> None:
+    """Its codec, signature, lanes and length are others; its last chunk is short, or its worker passes."""
+    dice = Random(f"{chunks} {broken.__name__}")
+    pair = Pair(spec_of(data_key=bytes(16), accumulators=True), dice, lanes=32, count=16 * chunks - 3)
+    rng = np.random.default_rng(chunks)
+    integers = rng.integers(-1000, 1000, 16 * chunks - 3).astype(np.int32)
+    floats = rng.standard_normal(16 * 4 * chunks - 5).astype(np.float32)
+    own = rng.integers(0, 255, 64 * chunks - 7).astype(np.uint8)
+    for system in pair.systems:
+        for lanes in (32, EXACT, 8):
+            system.submit_other(integers, 32)
+            system.submit_gather(own)
+            system.submit_other(integers[::-1], 32)
+            system.submit_other(floats, lanes)
+    while not pair.done():
+        assert pair.now < LIMIT_S
+        pair.turn(broken, dice, together=False)
+    pair.compare_twins()
+    assert all(pair.regular_sent())
+
+
+def test_checksums_leave_no_short_way_but_for_what_is_sent() -> None:
     pair = Pair(spec_of(checksum=True), Random(6), lanes=32, count=16 * SLOTS)
     pair.submit()
     while not pair.done():
@@ -336,6 +377,7 @@ def test_checksums_leave_no_short_way() -> None:
         pair.turn(whole, Random(0), together=False)
     pair.compare()
     assert pair.regular() == [0] * (1 + WORKERS)
+    assert all(pair.regular_sent())
 
 
 @pytest.mark.parametrize("at", range(HEADER_BYTES))
