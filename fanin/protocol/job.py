@@ -284,7 +284,7 @@ class JobSpec(Agreed, JobRounds, Shape):
 
     @property
     def window_items(self) -> int:
-        """No item is sent this many ahead of the oldest unfinished one.
+        """Number of items that may be under way at once: none is sent so many ahead of the oldest unfinished one.
 
         Synchronous jobs have as many slots as buffers hold. With staleness each chunk of the model owns a slot, so it
         is this that keeps a round of any size within an ordinary socket buffer.
