@@ -38,7 +38,7 @@ from fanin.host.stale.runner import Result
 from fanin.host.stale.staleness_rate import staleness_factor
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
 from fanin.host.torch.training.same_settings import compare, options_of, settings_of, state_of
-from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
+from fanin.host.torch.training.stale import StaleJob, StaleOptions, StaleTerms, fanin_group
 
 
 class AsynchronousOptimizer:
@@ -87,7 +87,6 @@ class AsynchronousOptimizer:
         self.rounds = rounds
         self.options = options or StaleOptions(staleness=4)
         self.group = fanin_group(group, newcomers=True)
-        self._policy = policy
         self._schedule = schedule
         self._staleness_rate = staleness_rate
         self._predictor = LossPredictor() if predict_loss else None
@@ -106,6 +105,15 @@ class AsynchronousOptimizer:
         self._given_options = options_of(optimizer)
         self._sizes = [_as_real(parameter.detach()).numel() for parameter in self._parameters]
         self._mean = np.zeros(sum(self._sizes), np.float32)
+        self._terms = StaleTerms(
+            policy=policy,
+            options=self.options,
+            elements=sum(self._sizes),
+            flags=len(self._sizes),
+            end=rounds,
+            on_result=self._apply,
+            weigh=self._weigh,
+        )
         self._lock = threading.Lock()
         """Guards the second copy of the weights and the version."""
         self._version = 0
@@ -124,17 +132,7 @@ class AsynchronousOptimizer:
             compare(self.group, facts, "asynchronous training", same)
         self._seen = self._counts_of_changes()
         if self.group.outside:
-            self._job = come_in(
-                self.group,
-                policy,
-                self.options,
-                self,
-                elements=sum(self._sizes),
-                end=rounds,
-                on_result=self._apply,
-                weigh=self._weigh,
-                flags=len(self._sizes),
-            )
+            self._job = come_in(self.group, self._terms, self)
             self._opened(self._job)
             self._take_weights()
 
@@ -277,17 +275,7 @@ class AsynchronousOptimizer:
     def _open(self) -> StaleJob:
         gradients = [_dense(p.grad) for p in self._parameters if p.grad is not None and p.grad.numel()]
         largest = float(torch.stack([each.abs().max().float() for each in gradients]).max()) if gradients else 0.0
-        return StaleJob.found(
-            self.group,
-            self._policy,
-            self.options,
-            elements=sum(self._sizes),
-            largest=largest,
-            end=self.rounds,
-            on_result=self._apply,
-            weigh=self._weigh,
-            flags=len(self._sizes),
-        )
+        return StaleJob.found(self.group, self._terms, largest=largest)
 
     def _check_settings(self) -> None:
         groups, before = self._optimizer.param_groups, self._settings

@@ -21,7 +21,7 @@ from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
 from fanin.host.torch.training.parameter_kinds import check_kind
-from fanin.host.torch.training.stale import StaleJob, StaleOptions
+from fanin.host.torch.training.stale import StaleJob, StaleOptions, StaleTerms
 
 Floats = npt.NDArray[np.float32]
 KINDS = (*QUANTIZED, torch.float64)
@@ -159,30 +159,19 @@ class FederatedPart:
 
     def _opened(self, group: FaninProcessGroup) -> StaleJob:
         """The job, founded with all clients or, at a newcomer, entered with the weights of a peer."""
-        if group.outside:
-            return come_in(
-                group,
-                POLICY,
-                self._options,
-                self,
-                elements=self._elements,
-                end=self._rounds,
-                on_result=self._apply,
-                weigh=self._weigh,
-            )
-        # No client has trained yet, so the first scale follows from the weights, which all clients have alike.
-        largest = max([1.0, *(float(each.detach().abs().max()) for each in self.shared if each.numel())])
-        return StaleJob.found(
-            group,
-            POLICY,
-            self._options,
+        terms = StaleTerms(
+            policy=POLICY,
+            options=self._options,
             elements=self._elements,
-            largest=largest,
             end=self._rounds,
             on_result=self._apply,
             weigh=self._weigh,
-            first_epoch=self._options.epoch_rounds,
         )
+        if group.outside:
+            return come_in(group, terms, self)
+        # No client has trained yet, so the first scale follows from the weights, which all clients have alike.
+        largest = max([1.0, *(float(each.detach().abs().max()) for each in self.shared if each.numel())])
+        return StaleJob.found(group, terms, largest=largest, first_epoch=self._options.epoch_rounds)
 
     def _elements(self, chunk_elements: int) -> int:
         self._chunks = WeightedChunks(self._count, chunk_elements)

@@ -19,7 +19,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -35,20 +35,12 @@ from fanin.host.session.session import Session
 from fanin.host.stale.account import PASSED_ABSENT, Account
 from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds
-from fanin.host.stale.runner import Result
 from fanin.host.stale.scale import ScaleEpochs
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.host.torch.training.accounts import count_newcomer
 from fanin.host.torch.training.packed_state import packed, unpacked
-from fanin.host.torch.training.stale import (
-    Elements,
-    StaleJob,
-    StaleOptions,
-    check_shape,
-    layout_for,
-    next_job_name,
-)
+from fanin.host.torch.training.stale import StaleJob, StaleTerms, check_shape, layout_for, next_job_name
 from fanin.protocol.control import Refusal
 from fanin.protocol.seal import derived
 
@@ -105,29 +97,20 @@ class Welcome:
         return packed(standing), packed({"version": rounds.base, "state": self._training.state()})
 
 
-def come_in(
-    group: FaninProcessGroup,
-    policy: str,
-    options: StaleOptions,
-    training: Training,
-    *,
-    elements: Elements,
-    end: int,
-    on_result: Callable[[Result], None],
-    weigh: Callable[[int], float],
-    flags: int = 0,
-) -> StaleJob:
+def come_in(group: FaninProcessGroup, terms: StaleTerms, training: Training) -> StaleJob:
     """Join the running stale job in the place of a lost rank, with the weights of a peer loaded into `training`.
 
     Raises ConfigurationError naming what differs from what the others train, AdmissionError when the job is over or the
     place stays taken for join_timeout_s, HandoverError when nobody gives the weights.
     """
-    decides = make_policy(policy)
+    options, end = terms.options, terms.end
+    assert end is not None, "trainings that newcomers come into end by their number of rounds"
+    decides = make_policy(terms.policy)
     name, started_s = next_job_name(group), time.monotonic()
     compare(group, name, training.facts())
-    session = _take_place(group, policy, options, name)
+    session = _take_place(group, terms, name)
     try:
-        layout = layout_for(group, options, elements, session.spec.words_per_packet, (session.flows,), flags)
+        layout = layout_for(group, terms, session.spec.words_per_packet, (session.flows,))
         check_shape(session, layout)
         if session.first_base > end + options.largest_staleness:
             raise _over(group, name)
@@ -149,7 +132,7 @@ def come_in(
             known_from=standing["version"],
             waited_for=everyone,
         )
-        job = StaleJob(group, session, layout, rounds, options, on_result=on_result, weigh=weigh, newcomer=True)
+        job = StaleJob(group, session, layout, rounds, terms, newcomer=True)
     except BaseException:
         session.close()
         raise
@@ -214,24 +197,24 @@ def _over(group: FaninProcessGroup, name: str) -> AdmissionError:
     )
 
 
-def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, name: str) -> Session:
+def _take_place(group: FaninProcessGroup, terms: StaleTerms, name: str) -> Session:
     """Join the running job as soon as the switch has given the predecessor up."""
     given, size = group.switch_options, dist.get_world_size(group)
     deadline = time.monotonic() + given.join_timeout_s
-    terms = JoinTerms(
+    joins = JoinTerms(
         options=dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S)),
         switch=group.switch,
         job_name=name,
         rank=group.rank(),
         size=size,
-        rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+        rounds=terms.rounds_of(size),
         credentials=group.credentials,
     )
     while True:
         if job_state(group.switch, name, given, group.credentials) != RUNNING:
             raise _over(group, name)
         try:
-            session = Session.join(terms)
+            session = Session.join(joins)
         except AdmissionError as error:
             if error.code != Refusal.RANK_TAKEN.value or time.monotonic() >= deadline:
                 raise

@@ -100,6 +100,32 @@ class StaleOptions:
         return self.quorum or policy_class(policy).default_quorum(workers)
 
 
+Elements = int | Callable[[int], int]
+"""Elements of a round, or a function that says how many from the elements of a chunk, which the job decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleTerms:
+    """The stale job that a training asks for, alike on every rank, and the training's own part in its rounds."""
+
+    policy: str
+    options: StaleOptions
+    elements: Elements
+    flags: int = 0
+    """Number of flags of a contribution."""
+    end: int | None
+    """The first base without gradients; None: training ends when it calls `flush`."""
+    on_result: Callable[[Result], None]
+    """Takes the result of each round, on the runner's thread."""
+    weigh: Callable[[int], float]
+    """Factor of a gradient by its age, applied when it is sent."""
+
+    def rounds_of(self, workers: int) -> Rounds:
+        """K and S of the job, for its admission with so many workers."""
+        quorum = self.options.quorum_for(self.policy, workers)
+        return dataclasses.replace(self.options.rounds, quorum=quorum)
+
+
 def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> FaninProcessGroup:
     """The group, or the world's; ConfigurationError when it is not a fanin group with a switch.
 
@@ -135,19 +161,9 @@ def next_job_name(group: FaninProcessGroup) -> str:
     return f"{group.job_name}-stale-{numbers[group.job_name]}"
 
 
-Elements = int | Callable[[int], int]
-"""Elements of a round, or a function that says how many from the elements of a chunk, which the job decides."""
-
-
-def layout_for(
-    group: FaninProcessGroup,
-    options: StaleOptions,
-    elements: Elements,
-    words_per_packet: int,
-    flows: tuple[int, ...],
-    flags: int = 0,
-) -> Layout:
-    """The shape of the rounds of a model with so many elements, over shards with so many flows each, or at one."""
+def layout_for(group: FaninProcessGroup, terms: StaleTerms, words_per_packet: int, flows: tuple[int, ...]) -> Layout:
+    """The shape of the job's rounds, over shards with so many flows each, or at one."""
+    options, elements = terms.options, terms.elements
 
     def layout(count: int) -> Layout:
         return Layout(
@@ -158,7 +174,7 @@ def layout_for(
             lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
             workers=dist.get_world_size(group),
             staleness=options.largest_staleness,
-            flags=flags,
+            flags=terms.flags,
         )
 
     return layout(elements if isinstance(elements, int) else elements(layout(1).chunk_elements))
@@ -187,26 +203,24 @@ def _check_shape_at(session: Session, layout: Layout, slots: int, flows: int) ->
     )
 
 
-def _join(
-    group: FaninProcessGroup, options: StaleOptions, layout: Layout, *, job_name: str, rank: int, rounds: Rounds
-) -> JoinedSession:
+def _join(group: FaninProcessGroup, terms: StaleTerms, layout: Layout, rank: int) -> JoinedSession:
     """Join the stale job at every shard that has a part of the rounds: directly, also where hosts have leaves."""
-    meeting, size = group.meeting, dist.get_world_size(group)
+    meeting, size, options = group.meeting, dist.get_world_size(group), terms.options
     shaped = dataclasses.replace(
         group.options,
         words_per_packet=layout.words_per_packet,
         lanes=group.options.lanes if options.lanes is None else options.lanes,
         codec=None,
     )
-    terms = JoinTerms(
-        options=shaped, switch=group.switch, job_name=job_name, rank=rank, size=size, rounds=rounds,
-        credentials=group.credentials,
+    joins = JoinTerms(
+        options=shaped, switch=group.switch, job_name=next_job_name(group), rank=rank, size=size,
+        rounds=terms.rounds_of(size), credentials=group.credentials,
     )  # fmt: skip
     if len(layout.slots) > 1:
-        return join_shards(terms, meeting.shards, meeting.local_shards, spread=layout.spread, slots=layout.slots)
+        return join_shards(joins, meeting.shards, meeting.local_shards, spread=layout.spread, slots=layout.slots)
     shared = group.switch_options.shared_memory
     own = dataclasses.replace(shaped, slots=layout.slots[0], switch=str(group.switch), shared_memory=shared)
-    return Session.join(dataclasses.replace(terms, options=own))
+    return Session.join(dataclasses.replace(joins, options=own))
 
 
 class StaleJob:
@@ -218,13 +232,12 @@ class StaleJob:
         session: JoinedSession,
         layout: Layout,
         rounds: StaleRounds,
-        options: StaleOptions,
+        terms: StaleTerms,
         *,
-        on_result: Callable[[Result], None],
-        weigh: Callable[[int], float],
         newcomer: bool = False,
     ) -> None:
         """`session`: just joined, and of the layout's shape: see `found`, and newcomer.come_in."""
+        options = terms.options
         self.group = group
         self.session = session
         self.size = dist.get_world_size(group)
@@ -233,9 +246,9 @@ class StaleJob:
 
         def apply(result: Result) -> None:
             with WORK:  # on the runner's thread
-                on_result(result)
+                terms.on_result(result)
 
-        self.runner = StaleRunner(session, layout, rounds, apply, weigh=weigh, patience_s=self.patience_s)
+        self.runner = StaleRunner(session, layout, rounds, apply, weigh=terms.weigh, patience_s=self.patience_s)
         self._pacing: Pacing | None = None
         if options.tune is not None:
             share = lambda: self.runner.dropped_share  # noqa: E731
@@ -245,54 +258,34 @@ class StaleJob:
         group.attach(self.close)
 
     @classmethod
-    def found(
-        cls,
-        group: FaninProcessGroup,
-        policy: str,
-        options: StaleOptions,
-        *,
-        elements: Elements,
-        largest: float,
-        end: int | None,
-        on_result: Callable[[Result], None],
-        weigh: Callable[[int], float] = lambda _age: 1.0,
-        flags: int = 0,
-        first_epoch: int = 0,
-    ) -> StaleJob:
+    def found(cls, group: FaninProcessGroup, terms: StaleTerms, *, largest: float, first_epoch: int = 0) -> StaleJob:
         """Open a stale job; every rank of the group does so at the same point.
 
         `largest` is this rank's largest gradient element, from which the ranks agree on the first scale: 0 where it has
-        no gradient; one that is not finite counts as 0, since that gradient is not contributed. `end` is the first base
-        without gradients, `flags` the number of flags of a contribution, `first_epoch` the rounds of the first scale
-        where `largest` says more than a first gradient does (0: few). Raises what Session.join raises.
+        no gradient; one that is not finite counts as 0, since that gradient is not contributed. `first_epoch`: rounds
+        of the first scale where `largest` says more than a first gradient does (0: few). Raises what Session.join
+        raises.
         """
-        decides = make_policy(policy)  # raises for an unknown one before anything is opened
+        options = terms.options
+        decides = make_policy(terms.policy)  # raises for an unknown one before anything is opened
         present = group.session
         assert present is not None
-        size = dist.get_world_size(group)
         # A job that continues without lost ranks takes newcomers in, whose first base is one switch's: it is at one.
         offered = present.sessions[:1] if present.spec.survives_loss else present.sessions
         flows = tuple(each.flows for each in offered)
-        layout = layout_for(group, options, elements, present.spec.words_per_packet, flows, flags)
+        layout = layout_for(group, terms, present.spec.words_per_packet, flows)
         agreed = torch.tensor(largest if math.isfinite(largest) else 0.0, dtype=torch.float32, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
         power = first_power(agreed.item())
         scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power, length=first_epoch)
-        session = _join(
-            group,
-            options,
-            layout,
-            job_name=next_job_name(group),
-            rank=present.rank,
-            rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
-        )
+        session = _join(group, terms, layout, present.rank)
         try:
             check_shape(session, layout)
         except ConfigurationError:
             session.close()
             raise
-        rounds = StaleRounds(decides, options.oldest, scale, Account(session.rank, layout.chunks), end=end)
-        return cls(group, session, layout, rounds, options, on_result=on_result, weigh=weigh)
+        rounds = StaleRounds(decides, options.oldest, scale, Account(session.rank, layout.chunks), end=terms.end)
+        return cls(group, session, layout, rounds, terms)
 
     @property
     def account(self) -> Account:

@@ -25,7 +25,7 @@ from fanin.host.stale.account import Account
 from fanin.host.stale.runner import Result
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
-from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
+from fanin.host.torch.training.stale import StaleJob, StaleOptions, StaleTerms, fanin_group
 
 WARM_UP_ITERATIONS = 2
 """Synchronous iterations first: DDP makes its final buckets after one, and the next shows how large gradients are."""
@@ -136,16 +136,15 @@ class StaleSynchronousState:
 
     def _open(self) -> StaleJob:
         self._sum = np.zeros(sum(self._sizes), np.float32)
-        return StaleJob.found(
-            self.group,
-            "wait",
-            self.options,
+        terms = StaleTerms(
+            policy="wait",
+            options=self.options,
             elements=sum(self._sizes),
-            largest=self._largest / dist.get_world_size(self.group),
             end=None,
             on_result=self._collect,
             weigh=self._share,
         )
+        return StaleJob.found(self.group, terms, largest=self._largest / dist.get_world_size(self.group))
 
     def _share(self, age: int) -> float:
         """The weight of a gradient, by the members present; its sender decides, so replicas agree on it."""

@@ -17,7 +17,7 @@ from fanin.host.stale.runner import Result
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.meetings.fragments import Fragment
 from fanin.host.torch.training.meetings.outer import Outer, OuterState, take
-from fanin.host.torch.training.stale import StaleJob, StaleOptions
+from fanin.host.torch.training.stale import StaleJob, StaleOptions, StaleTerms
 
 EPOCH_ROUNDS = 16
 """Meetings from one change of the deltas' scale to the next, beyond the staleness: deltas shrink as training goes on,
@@ -66,16 +66,16 @@ class LateMeetings:
         if not np.isfinite(delta).all():
             delta[:] = 0.0
         if self._job is None:
-            self._job = StaleJob.found(
-                self._group,
-                "wait",
-                self._options,
+            terms = StaleTerms(
+                policy="wait",
+                options=self._options,
                 elements=len(delta),
-                largest=float(np.abs(delta).max(initial=0.0) * share),
                 end=None,
                 on_result=self._take,
                 weigh=lambda _age: float(share),
             )
+            largest = float(np.abs(delta).max(initial=0.0) * share)
+            self._job = StaleJob.found(self._group, terms, largest=largest)
         runner = self._job.runner
         self._job.stepped()
         runner.hand_in(lambda out: np.copyto(out, delta), runner.rounds.base)
