@@ -195,7 +195,18 @@ def switch_restarted(who: MemberNames) -> SwitchLostError:
         str(who.address),
         f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, the process "
         "that answers at its control port now does not know the job, and nothing comes from its data port: the switch "
-        "was restarted. Remedy: start the job again, or set FANIN_FALLBACK=gloo",
+        "was restarted, or another one has its port. Remedy: start the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
+def switch_replaced(who: MemberNames) -> SwitchLostError:
+    """The error for a switch whose control connection has closed, and whose port has another program by now."""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, its control "
+        "port accepts connections and does not answer as a switch of this job, and nothing comes from its data port: "
+        "its process has ended, and another program (or a switch with another CURVE key) has the port. Remedy: see "
+        "who listens there (`ss -ltnp`), start the switch and then the job again, or set FANIN_FALLBACK=gloo",
     )
 
 

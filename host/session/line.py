@@ -11,8 +11,10 @@ Rules
 * Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and from there
   on refusals count for nothing, until there is a connection again: the data path shows whether the switch lives.
 * Where the port accepts one, this rank asks over it what became of the job. If the process there does not know the
-  job, or its key, and nothing comes over the data path, the switch was restarted.
-* If the port does not answer, nothing is concluded, and the data path decides, too.
+  job, its key or this version, and nothing comes over the data path, the switch was restarted.
+* If the port accepts connections, and the question is not answered for ANSWER_TIMEOUT_S in which nothing comes over the
+  data path, another program has taken it.
+* If the port neither accepts nor refuses, nothing is concluded, and the data path decides, too.
 * No poll waits: a thread that submits a reduction polls as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
 """
@@ -42,6 +44,8 @@ LOOK_INTERVAL_S = 0.1
 """Least time between two looks at the connection."""
 PROBE_TIMEOUT_S = 1.0
 """How long the switch's port may take to refuse a connection; if it does not, nothing is concluded."""
+ANSWER_TIMEOUT_S = 5.0
+"""How long a process that accepts connections may leave the question unanswered: it may be stopped for a moment."""
 MAX_PROBE_INTERVAL_S = 2.0
 """Between two attempts, at most: the interval doubles while the port accepts, or does not answer."""
 
@@ -53,6 +57,11 @@ class End(enum.Enum):
 
     REFUSED = "nothing listens at its control port any more"
     FORGOTTEN = "the process at its control port does not know the job"
+    REPLACED = "what accepts connections at its control port does not answer as a switch"
+
+
+UNKNOWN = frozenset((Refusal.KEY.value, Refusal.VERSION.value, Refusal.MALFORMED.value))
+"""Refusals of the question by a process that cannot be the job's switch."""
 
 
 class Line:
@@ -84,6 +93,8 @@ class Line:
         """When the question was put over a new connection, if it is not answered; None: there is none to ask over."""
         self._forgotten = False
         """Whether the process at the other end of the new connection has said that it does not know the job."""
+        self._mute_s: float | None = None
+        """Since when connections are accepted, and the question is not answered; None: they are not, or it is."""
         self._probe: Probe | None = None
         """Attempt to connect anew after the connection ended; None: there is none."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
@@ -110,8 +121,8 @@ class Line:
             self._next_look_s = now + LOOK_INTERVAL_S
             if self._closed:
                 return None
+            self._read_replies()  # first: what an earlier connection has brought must not pass for the new one's answer
             self._read_events(now)
-            self._read_replies()
             self._give_account(now)
             return self._end(now) if self.suspects else None
         finally:
@@ -147,6 +158,7 @@ class Line:
 
     def _ask(self, now: float) -> None:
         self._asked_s = now
+        self._note_accepted(now)
         self._client.send(self._question)
 
     def _read_replies(self) -> None:
@@ -154,23 +166,21 @@ class Line:
         try:
             while (reply := self._client.receive(0.0)) is not None:
                 self._take(reply)
-        except AdmissionError as error:  # the reply cannot be read, or whoever sends it does not have the job's key
+        except AdmissionError:  # the reply cannot be read, or whoever sends it does not have the job's key
             self._spent = None
-            if self._asked_s is not None and error.code == Refusal.KEY.value:
-                self._is_forgotten()
+            self._is_forgotten()
         except FaninError:
             self._spent = None
 
     def _take(self, reply: Reply) -> None:
-        if isinstance(reply, Explanation):
-            if self._asked_s is None:  # of a connection that has ended since
-                return
-            if reply.known:
-                self._connected_again()
-            else:
-                self._is_forgotten()
-        elif isinstance(reply, Refused):
+        if isinstance(reply, Refused):
             self._spent = None
+            if reply.code in UNKNOWN:
+                self._is_forgotten()
+        elif isinstance(reply, Explanation) and not reply.known:
+            self._is_forgotten()
+        elif isinstance(reply, Explanation) and self._asked_s is not None:  # else of a connection that has ended since
+            self._connected_again()
 
     def _give_account(self, now: float) -> None:
         """Send the switch an account of this rank's time, if it is due; never again after a refusal."""
@@ -187,13 +197,19 @@ class Line:
             self._client.send(account)
 
     def _is_forgotten(self) -> None:
-        self._asked_s, self._forgotten = None, True
-        self.is_refused_by_others = False
+        """Take in that the process there cannot be the job's switch, if this rank has asked over this connection."""
+        if self._asked_s is not None:
+            self._asked_s, self._mute_s, self._forgotten = None, None, True
+            self.is_refused_by_others = False
+
+    def _note_accepted(self, now: float) -> None:
+        """Take in that the port accepts a connection."""
+        self._mute_s = now if self._mute_s is None else self._mute_s
 
     def _connected_again(self) -> None:
         if self.is_refused_by_others:
             log.warning("switch %s accepts control connections from here again", self._client.address)
-        self._ended_s, self._asked_s, self.is_refused_by_others = None, None, False
+        self._ended_s, self._asked_s, self._mute_s, self.is_refused_by_others = None, None, None, False
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
         self._end_probe()
 
@@ -206,6 +222,8 @@ class Line:
             self._ask(now)  # again: the one before may have been lost with a connection
         if self._forgotten:
             return End.FORGOTTEN if now >= self._heard_s + SUSPICION_TIMEOUT_S else None
+        if self._was_replaced(now):
+            return End.REPLACED
         if self._asked_s is not None:
             return None
         refused = self._is_refused(now)
@@ -222,6 +240,13 @@ class Line:
             return None
         return End.REFUSED if refused and now >= self._heard_s + SUSPICION_TIMEOUT_S else None
 
+    def _was_replaced(self, now: float) -> bool:
+        """Whether connections are accepted and not answered, and nothing has come for as long, or comes regardless."""
+        mute_s, heard_s = self._mute_s, self._heard_s
+        if mute_s is None or heard_s >= mute_s + ANSWER_TIMEOUT_S:  # who answers there says nothing about the switch
+            return False
+        return now >= max(mute_s, heard_s) + ANSWER_TIMEOUT_S
+
     def _is_refused(self, now: float) -> bool:
         """Whether the port is known to refuse connections; if the last attempt was not refused, try again later."""
         try:
@@ -230,6 +255,10 @@ class Line:
             error = None if self._probe is None else self._probe.error(now)
         except OSError as failure:  # too many open files, or no way there
             error = failure.errno
+        if error == 0:
+            self._note_accepted(now)
+        elif error is not None:
+            self._mute_s = None
         if error not in (None, errno.ECONNREFUSED):  # a port may still accept while its process is being ended
             self._end_probe()
             self._next_probe_s = now + self._probe_interval_s

@@ -39,6 +39,7 @@ from fanin.host.session.failures import (
     reduction_late,
     session_closed,
     switch_gone,
+    switch_replaced,
     switch_restarted,
     switch_silent,
     used_in_child,
@@ -79,6 +80,9 @@ TELL_TIMEOUT_S = 1.0
 """Longest wait to tell the other ranks, through the controller, why this rank gives up."""
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
+
+_ENDED = {End.REFUSED: switch_gone, End.FORGOTTEN: switch_restarted, End.REPLACED: switch_replaced}
+"""The error for each way in which a switch's process ends."""
 
 log = logging.getLogger("fanin")
 
@@ -486,7 +490,7 @@ class Session:
     def _switch_is_gone(self, end: End) -> None:
         """Fail, since the control connection has shown that the process ended: silence would show it later."""
         self.switch_is_dead = True
-        self._fail(switch_gone(self._who) if end is End.REFUSED else switch_restarted(self._who))
+        self._fail(_ENDED[end](self._who))
         self._engine.close()  # from here on nothing writes to tensors
 
     def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:

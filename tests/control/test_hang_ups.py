@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from fanin.errors import SwitchLostError, WorkerLostError
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
+from fanin.protocol import control
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.switch.transports.hang_ups import HangUps
 from tests.support.processes import (
@@ -159,6 +163,101 @@ def test_ranks_know_soon_that_the_switch_was_restarted(mode: Mode, secret: str |
             assert isinstance(session.failure, SwitchLostError)
             assert "restarted" in str(session.failure)
             session.close()
+
+
+@contextlib.contextmanager
+def an_impostor(port: int, says: bytes | None) -> Iterator[None]:
+    """Another program at a port: it accepts connections and says that, or closes them for None."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # the listener is closed
+                while True:
+                    connection, _ = listener.accept()
+                    if says is None:
+                        connection.close()
+                        continue
+                    opened.callback(connection.close)
+                    connection.sendall(says)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        opened.callback(serving.join)
+        opened.callback(listener.shutdown, socket.SHUT_RDWR)
+        yield
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["silent", "rubbish", "closes"])
+@pytest.mark.parametrize("mode", ENGINES)
+def test_ranks_know_soon_that_another_program_has_the_port_of_the_switch(
+    mode: Mode, says: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanin.host.session.line.ANSWER_TIMEOUT_S", 2 * SUSPICION_TIMEOUT_S)
+    with a_switch(mode, "--liveness-timeout", str(SILENCE_S)) as switch:
+        (session,) = join_all(switch.address, "doomed", 1, options(mode))
+        switch.end(signal.SIGKILL)
+        # Nobody looks at the session before another program listens there.
+        with an_impostor(switch.port, says):
+            until(lambda: session.failure is not None)
+        assert isinstance(session.failure, SwitchLostError)
+        assert "another program" in str(session.failure)
+        session.close()
+
+
+class Later:
+    """A monitor whose events were read when the connection had come anew: they are all there at the first look."""
+
+    def __init__(self, monitor: zmq.Socket[bytes]) -> None:
+        self._monitor, self._frames = monitor, [monitor.recv_multipart()]
+        while parse_monitor_message(self._frames[-1])["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._frames.append(monitor.recv_multipart())
+
+    def poll(self, timeout: int) -> int:
+        return len(self._frames) or self._monitor.poll(timeout)
+
+    def recv_multipart(self, flags: int = 0) -> list[bytes]:
+        return self._frames.pop(0) if self._frames else self._monitor.recv_multipart(flags)
+
+    def close(self, linger: int) -> None:
+        self._monitor.close(linger)
+
+
+@pytest.mark.processes
+def test_the_answer_of_a_switch_before_its_restart_is_not_taken_for_one_after_it() -> None:
+    given = options("native-udp", authenticate=True, secret=SECRET)
+    with a_switch("native-udp", "--liveness-timeout", str(SILENCE_S)) as switch:
+        (session,) = join_all(switch.address, "doomed", 1, given)
+        line = session._line
+        assert line is not None
+        cut(session)
+        until(lambda: session.failure is None and line._asked_s is not None)
+        waiting = line._client._socket.poll
+        until(lambda: bool(waiting(0)))  # the challenge, after which the question is put again
+        line._next_look_s = 0.0
+        assert session.failure is None
+        until(lambda: bool(waiting(0)) or line._asked_s is None)  # the answer; nobody looks before the restart
+        switch.end(signal.SIGKILL)
+        with a_switch("native-udp", "--liveness-timeout", str(SILENCE_S), bind=f"127.0.0.1:{switch.port}"):
+            line._client.monitor = Later(line._client.monitor)  # type: ignore[assignment]
+            until(lambda: session.failure is not None)
+            assert "restarted" in str(session.failure)
+            session.close()
+
+
+@pytest.mark.parametrize(("code", "text"), [("key", "sealed"), ("version", "version"), ("malformed", "message")])
+def test_who_does_not_understand_the_question_is_not_the_switch_of_the_job(code: str, text: str) -> None:
+    with a_job("native-udp", 1) as (session,):
+        line = session._line
+        assert line is not None
+        line._take(control.Refused(code=code, reason=text, remedy="none"))
+        assert not line._forgotten, "it was not asked"
+        line._asked_s = time.monotonic()
+        line._take(control.Refused(code="internal", reason=text, remedy="none"))
+        assert not line._forgotten
+        line._take(control.Refused(code=code, reason=text, remedy="none"))
+        assert line._forgotten
 
 
 def test_who_has_hung_up_is_known_by_the_connection_that_it_asked_over() -> None:
