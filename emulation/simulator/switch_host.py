@@ -248,6 +248,10 @@ class SwitchHost:
         """Have the machine probe a worker, and report it as silent unless it answers soon."""
         self.machine.suspect(job, worker, self._network.queue.now)
 
+    def suspect_parent(self, job: int) -> None:
+        """Have the machine of a leaf ask its parent, and give the branch up unless it answers soon."""
+        self.machine.suspect_parent(job, self._network.queue.now)
+
     def lose(self, job: int, worker: int) -> None:
         """Report to the controller that a worker is silent, whatever the machine thinks."""
         self.controller.handle_event(WorkerSilent(job, worker, 0.0), self._network.queue.now)
@@ -295,6 +299,9 @@ class SimulatedServer:
 
     def suspect(self, job: int, worker: int) -> None:
         self._host.suspect(job, worker)
+
+    def suspect_parent(self, job: int) -> None:
+        self._host.suspect_parent(job)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         self._host.auditor.ledgers[job].place_opened(worker)

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import enum
 
-from fanin.protocol.job import BYE_RETRY_S, HEARTBEATS_TO_SILENCE, HELLO_RETRY_S, LEAVE_TIMEOUT_S, JobSpec
+from fanin.protocol.job import (
+    BYE_RETRY_S,
+    HEARTBEATS_TO_SILENCE,
+    HELLO_RETRY_S,
+    LEAVE_TIMEOUT_S,
+    SUSPICION_SETTLES_S,
+    SUSPICION_TIMEOUT_S,
+    JobSpec,
+)
 
 
 class Phase(enum.Enum):
@@ -40,6 +48,8 @@ class Keepalive:
         """When the switch was last heard; before that, when this started."""
         self._unanswered = 0
         """Number of HELLOs since then, without those of fanin/protocol/path_watch.py."""
+        self._suspected_at: float | None = None
+        """When the switch was last suspected of having died; None without a suspicion."""
         self._say_at = 0.0
         """When the next HELLO or BYE is due."""
         self._leave_by = 0.0
@@ -110,6 +120,25 @@ class Keepalive:
 
     # --- time ---
 
+    def suspect(self, now: float) -> None:
+        """Suspect the switch of having died: unless it is heard soon, it counts as silent."""
+        if self.phase is Phase.MEMBER and not self._suspicion_stands:  # R-MEMBER-7
+            self._suspected_at = self._say_at = now  # the next HELLO is due at once
+
+    @property
+    def _suspicion_stands(self) -> bool:
+        """Whether nothing has withdrawn the last suspicion: what comes right after it may have been on its way."""
+        return self._suspected_at is not None and self._heard_at <= self._suspected_at + SUSPICION_SETTLES_S
+
+    @property
+    def _silent_at(self) -> float:
+        """When the switch counts as silent, unless it is heard before, and if enough HELLOs stay unanswered."""
+        at = self._heard_at + self._silence_limit_s
+        if self._suspected_at is None or not self._suspicion_stands:
+            return at
+        # A heartbeat more than for a worker: the last of HEARTBEATS_TO_SILENCE has time for its answer.
+        return min(at, self._suspected_at + self._heartbeat_s + SUSPICION_TIMEOUT_S)
+
     def next_timer(self) -> float | None:
         """When `hello_due`, `bye_due` or `handle_timer` has something to do."""
         if self.phase is Phase.LEAVING:
@@ -118,7 +147,7 @@ class Keepalive:
             return None
         if self._unanswered < HEARTBEATS_TO_SILENCE:  # it cannot count as silent before the next HELLO
             return self._say_at
-        return min(self._say_at, self._heard_at + self._silence_limit_s)
+        return min(self._say_at, self._silent_at)
 
     def _left_unconfirmed(self, now: float) -> bool:
         """Whether BYE has stayed unanswered for LEAVE_TIMEOUT_S."""
@@ -129,4 +158,4 @@ class Keepalive:
         # R-MEMBER-9: a process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs
         # that it has sent since then, and that stay unanswered, show silence.
         watched = self.joined and self._started and self._unanswered >= HEARTBEATS_TO_SILENCE
-        return now - self._heard_at if watched and now >= self._heard_at + self._silence_limit_s else None
+        return now - self._heard_at if watched and now >= self._silent_at else None

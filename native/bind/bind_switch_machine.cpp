@@ -73,6 +73,7 @@ void bind_switch_machine(py::module_& module) {
       .def("remove", &SwitchMachine::remove, py::arg("job"))
       .def("evict", &SwitchMachine::evict, py::arg("job"), py::arg("worker"), py::arg("now"))
       .def("suspect", &SwitchMachine::suspect, py::arg("job"), py::arg("worker"), py::arg("now"))
+      .def("suspect_parent", &SwitchMachine::suspect_parent, py::arg("job"), py::arg("now"))
       .def("overdue", &SwitchMachine::overdue, py::arg("now"))
       .def("sign_of_life", &SwitchMachine::sign_of_life, py::arg("source"), py::arg("now"))
       .def("set_quorum", &SwitchMachine::set_quorum, py::arg("job"), py::arg("quorum"), py::arg("now"))

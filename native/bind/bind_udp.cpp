@@ -211,6 +211,7 @@ void bind_server(py::module_& module) {
       .def("remove", verb(&SwitchServer::remove), py::arg("job"))
       .def("evict", verb(&SwitchServer::evict), py::arg("job"), py::arg("worker"))
       .def("suspect", verb(&SwitchServer::suspect), py::arg("job"), py::arg("worker"))
+      .def("suspect_parent", verb(&SwitchServer::suspect_parent), py::arg("job"))
       .def("set_quorum", verb(&SwitchServer::set_quorum), py::arg("job"), py::arg("quorum"))
       .def("set_staleness", verb(&SwitchServer::set_staleness), py::arg("job"), py::arg("staleness"))
       .def("admit_worker", verb(&SwitchServer::admit_worker), py::arg("job"), py::arg("worker"), py::arg("token"))

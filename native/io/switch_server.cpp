@@ -109,6 +109,14 @@ void SwitchServer::suspect(std::uint16_t job, std::uint32_t worker) {
   }
 }
 
+void SwitchServer::suspect_parent(std::uint16_t job) {
+  const std::lock_guard control(control_);
+  for (const auto& flow : flows_) {
+    flow->with_machine([&](SwitchMachine& machine, double now) { machine.suspect_parent(job, now); });
+    flow->wake();  // its timer is due sooner
+  }
+}
+
 void SwitchServer::set_quorum(std::uint16_t job, std::uint32_t quorum) {
   const std::lock_guard control(control_);
   for (const auto& flow : flows_) {

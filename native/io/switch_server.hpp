@@ -59,6 +59,7 @@ class SwitchServer {
   void remove(std::uint16_t job);  // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker);
   void suspect(std::uint16_t job, std::uint32_t worker);
+  void suspect_parent(std::uint16_t job);
   void set_quorum(std::uint16_t job, std::uint32_t quorum);
   void set_staleness(std::uint16_t job, std::uint32_t staleness);
   void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);

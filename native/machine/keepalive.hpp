@@ -64,7 +64,7 @@ class Keepalive {
     if (phase_ == Phase::leaving) return std::min(say_at_, leave_by_);
     if (!joined() || !started_) return std::nullopt;
     if (unanswered_ < HEARTBEATS_TO_SILENCE) return say_at_;
-    return std::min(say_at_, heard_at_ + silence_limit_s_);
+    return std::min(say_at_, silent_at());
   }
 
  protected:
@@ -82,25 +82,39 @@ class Keepalive {
   // process that was stopped must not take its own sleep for silence.
   std::optional<double> silent_s(double now) const {
     const bool watched = joined() && started_ && unanswered_ >= HEARTBEATS_TO_SILENCE;
-    if (!watched || now < heard_at_ + silence_limit_s_) return std::nullopt;
+    if (!watched || now < silent_at()) return std::nullopt;
     return now - heard_at_;
+  }
+  // R-MEMBER-7: something else than silence speaks for the switch's death. The next HELLO is due at once.
+  void suspect(double now) {
+    if (phase_ != Phase::member || suspicion_stands()) return;
+    suspected_at_ = say_at_ = now;
   }
   void was_stopped(double seconds) {
     heard_at_ += seconds;
+    if (suspected_at_) *suspected_at_ += seconds;
     leave_by_ += seconds;
   }
 
   Phase phase_;
 
  private:
+  bool suspicion_stands() const { return suspected_at_ && heard_at_ <= *suspected_at_ + SUSPICION_SETTLES_S; }
+  double silent_at() const {
+    const double at = heard_at_ + silence_limit_s_;
+    // A heartbeat more than for a worker: the last of HEARTBEATS_TO_SILENCE has time for its answer.
+    return suspicion_stands() ? std::min(at, *suspected_at_ + heartbeat_s_ + SUSPICION_TIMEOUT_S) : at;
+  }
+
   bool started_ = false;
   std::uint32_t hello_sequence_ = 0;
   std::uint32_t unanswered_ = 0;  // HELLOs since heard_at_
   double silence_limit_s_;
   double liveness_timeout_s_;
   double heartbeat_s_;
-  double heard_at_ = 0.0;  // when the switch was last heard; before that, when this started
-  double say_at_ = 0.0;    // when the next HELLO or BYE is due
+  double heard_at_ = 0.0;               // when the switch was last heard; before that, when this started
+  std::optional<double> suspected_at_;  // when it was last suspected of having died
+  double say_at_ = 0.0;                 // when the next HELLO or BYE is due
   double leave_by_ = 0.0;
 };
 

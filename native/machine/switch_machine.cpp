@@ -136,6 +136,11 @@ void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double no
   if (!job.suspicion_stands(worker)) job.suspected[worker] = now;  // R-MEMBER-7: a second one must not delay the loss
 }
 
+void SwitchMachine::suspect_parent(std::uint16_t index, double now) {
+  SwitchJob& job = state_->job_at(index);
+  if (job.uplink) job.uplink->suspect(now);
+}
+
 std::vector<Address> SwitchMachine::overdue(double now) const {
   std::vector<Address> sources;
   for (const auto& job : state_->jobs) {

@@ -69,6 +69,8 @@ class SwitchMachine {
   void remove(std::uint16_t job);  // this and the following throw NoSuchJob
   void evict(std::uint16_t job, std::uint32_t worker, double now);
   void suspect(std::uint16_t job, std::uint32_t worker, double now);
+  // Suspects the parent of a leaf's part of having died: unless it gives a sign of life soon, the branch is lost.
+  void suspect_parent(std::uint16_t job, double now);
   std::vector<Address> overdue(double now) const;
   void sign_of_life(Address source, double now);
   void set_quorum(std::uint16_t job, std::uint32_t quorum, double now);             // throws std::invalid_argument, too

@@ -57,6 +57,7 @@ class UplinkPresence : public Keepalive {
   void departed() {
     if (phase_ == Phase::leaving) phase_ = Phase::left;
   }
+  using Keepalive::suspect;
   using Keepalive::was_stopped;
 
   PathWatch path;

@@ -258,7 +258,10 @@ class LeafController(AnyController):
         self._turn(now)
         job = self._table.find((request.job, caller.key), request.generation)
         placed = None if job is None else _part(job).placed
-        if job is not None and placed is not None and len(self._questions) < MAX_QUESTIONS:
+        if job is not None and placed is not None and len(self._questions) >= MAX_QUESTIONS:
+            self._outbox.send(peer, control.Explanation(known=True, text="too many ranks ask this leaf at this time"))
+            return
+        if job is not None and placed is not None:
             self._questions.append((peer, placed.generation, now + PARENT_PATIENCE_S))
             self.say_up(job.key, control.Explain(job=job.name, generation=placed.generation))
             return
@@ -289,6 +292,9 @@ class LeafController(AnyController):
         if not isinstance(reply, control.Refused) or reply.code not in (Refusal.KEY.value, Refusal.INTERNAL.value):
             self.watch.take(reply, now)
         if isinstance(reply, control.Explanation):
+            if not reply.known:
+                text = f"the parent switch, {self.parent.address}, does not know the job any more: it was restarted"
+                reply = replace(reply, known=True, text=text)
             for question in [each for each in self._questions if each[1] == reply.generation]:
                 self._questions.remove(question)
                 self._outbox.send(question[0], reply)
@@ -297,6 +303,11 @@ class LeafController(AnyController):
             member = job.members.get(reply.rank) if job is not None else None
             if job is not None and member is not None:
                 self._relay(job, member, reply, now)
+
+    def parent_hung_up(self) -> None:
+        """The connection to the parent is closed: its process may have ended, and its jobs with it."""
+        for index in self._table.placed:
+            self.server.suspect_parent(index)
 
     def _relay(self, job: Job, member: Member, relayed: Relayed, now: float) -> None:
         part, rank = _part(job), relayed.rank

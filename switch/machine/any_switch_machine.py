@@ -24,6 +24,9 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
     def suspect(self, job: int, worker: int, now: float) -> None:
         """Expect a sign of life from a worker soon."""
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        """Expect a sign of life from a leaf's parent soon."""
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change the quorum K of a job."""
 

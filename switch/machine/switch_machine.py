@@ -168,6 +168,11 @@ class SwitchMachine:
         if not stands(state.heard[worker], state.suspected[worker]):  # R-MEMBER-7: a second one must not delay the loss
             state.suspected[worker] = now
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        """Suspect the parent of a leaf's part of having died: the branch is lost unless the parent is heard soon."""
+        if (uplink := self._jobs[job].uplink) is not None:
+            uplink.suspect(now)
+
     def overdue(self, now: float) -> list[int]:
         """Addresses of the workers that `handle_timer` would count as lost now, so that the driver can object.
 

@@ -14,7 +14,9 @@ A leaf is one worker of the job at its parent. Its contributions need no timer o
 |------------|----------------------------------------------------|------------|----------------------|
 | waiting    | all of the leaf's workers are registered           | connecting |                      |
 | connecting | WELCOME as long as a full packet                   | member     |                      |
-| member     | the parent is silent for the liveness timeout, and | failed     | BRANCH_LOST          |
+| member     | the parent is silent for the liveness timeout, or  | failed     | BRANCH_LOST          |
+|            | is suspected and silent for a heartbeat interval   |            |                      |
+|            | and SUSPICION_TIMEOUT_S more, and                  |            |                      |
 |            | HEARTBEATS_TO_SILENCE HELLOs went unanswered       |            |                      |
 | member     | long packets alone are lost for the liveness       | failed     | BRANCH_LOST          |
 |            | timeout, see fanin/protocol/path_watch.py          |            |                      |
@@ -131,6 +133,8 @@ class UplinkPresence(Keepalive):
     def was_stopped(self, seconds: float) -> None:
         """Move deadlines by the time for which the leaf's own process was stopped and could not hear the parent."""
         self._heard_at += seconds
+        if self._suspected_at is not None:
+            self._suspected_at += seconds
         self._leave_by += seconds
 
     def _branches_gone(self, lost: int, left: int) -> Reason | None:

@@ -41,6 +41,9 @@ class Server(Protocol):
     def suspect(self, job: int, worker: int) -> None:
         """Suspect a worker of having died: unless it gives a sign of life on every flow soon, it is lost."""
 
+    def suspect_parent(self, job: int) -> None:
+        """Suspect the parent of a leaf's part of having died: unless it gives a sign of life soon, it is lost."""
+
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K of a job, which may close open rounds."""
 

@@ -134,6 +134,13 @@ class PumpServer:
                 machine.suspect(job, worker, self._clock())
             pump.transport.wake()
 
+    def suspect_parent(self, job: int) -> None:
+        """Expect a sign of life from a leaf's parent soon, on every flow."""
+        for machine, pump in self._flows():
+            with pump.lock:
+                machine.suspect_parent(job, self._clock())
+            pump.transport.wake()
+
     def set_quorum(self, job: int, quorum: int) -> None:
         """Change K on every flow."""
         for machine, pump in self._flows():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from fanin.curve import client_keys
 from fanin.errors import ConfigurationError
@@ -61,6 +62,8 @@ class ParentLink:
         self._data_host = f"::ffff:{self._host}" if mapped else self._host
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
+        self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        """Reports when the connection is closed."""
         self.socket.set_hwm(QUEUED_MESSAGES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
         self.socket.setsockopt(zmq.IPV6, int(self._family == socket.AF_INET6))
@@ -77,13 +80,17 @@ class ParentLink:
         self.socket.connect(f"tcp://{host}:{address.port}")
 
     def poller(self) -> zmq.Poller:
-        """A poller with the parent's socket registered, and with the methods of select.poll."""
+        """A poller with the parent's socket and its monitor registered, and with the methods of select.poll."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
         return poller
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close the connection once the last messages are sent, or after `linger_ms`. A second call does nothing."""
+        if not self._monitor.closed:
+            self.socket.disable_monitor()
+            self._monitor.close(linger=0)
         self.socket.close(linger=linger_ms)
         self._context.term()
 
@@ -134,6 +141,14 @@ class ParentLink:
             if isinstance(heard, Heard):
                 replies.append(heard)
         return replies
+
+    def take_closed(self) -> bool:
+        """Whether the connection was closed since the last call: the parent's process may have ended."""
+        closed = False
+        while self._monitor.poll(0):
+            recv_monitor_message(self._monitor)
+            closed = True
+        return closed
 
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(zmq.Again):

@@ -286,6 +286,9 @@ class SwitchService:
                 self._control.send(sealed[0], [sealed[1]])
         if self._parent is not None:
             assert isinstance(self.controller, LeafController)
+            if self._parent.take_closed():
+                with self.faults.contained("a hang-up of the parent"):
+                    self.controller.parent_hung_up()
             self._parent.send(self.controller.messages_to_parent(), self._gate.key)
             self._look_at_parent(self.controller.watch)
         if reads_control:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from fanin.errors import AdmissionError, WorkerLostError
+from fanin.errors import AdmissionError, SwitchLostError, WorkerLostError
 from fanin.host.session.control import ask
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
@@ -35,6 +35,7 @@ from tests.support.processes import (
 pytestmark = pytest.mark.processes
 
 SIZE = 4
+SECRET = "only the ranks of this job share it"
 PROMISED_S = 10.0
 """In which whoever dies is named, on a machine that may be busy."""
 MODES = ["native-udp", "native-shared-memory", "twin-udp"]
@@ -97,6 +98,31 @@ def test_every_worker_names_a_leaf_that_dies_within_the_promised_time(mode: str,
             last = worker.last_words()
             assert last["error"] == "SwitchLostError"
             assert str(leaves[1].address) in str(last["text"])
+
+
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["tags", "open"])
+@pytest.mark.parametrize("again", [True, False], ids=["restarted", "dead"])
+def test_every_worker_knows_soon_that_the_root_has_ended(mode: str, secret: str | None, again: bool) -> None:
+    given = options(mode, authenticate=secret is not None, secret=secret)  # type: ignore[arg-type]
+    patient = ("--liveness-timeout", str(2 * DEADLINE_S))
+    with contextlib.ExitStack() as stack:
+        root = stack.enter_context(a_switch(mode, *patient))  # type: ignore[arg-type]
+        parent = f"udp://127.0.0.1:{root.port}"
+        leaves = [stack.enter_context(a_switch(mode, "--parent", parent)) for _ in range(2)]  # type: ignore[arg-type]
+        joining = [in_thread(partial(join, leaves[rank].address, "doomed", rank, given, 2)) for rank in range(2)]
+        sessions = [future.result(DEADLINE_S) for future in joining]
+        failing = [in_thread(partial(reduce_until_it_fails, session)) for session in sessions]  # type: ignore[arg-type]
+        until(lambda: sessions[0].counters()["results"] >= 20)  # type: ignore[attr-defined]
+        root.end(signal.SIGKILL)
+        if again:
+            stack.enter_context(a_switch(mode, *patient, bind=f"127.0.0.1:{root.port}"))  # type: ignore[arg-type]
+        told = "does not know the job any more: it was restarted" if again else "does not answer"
+        for session, future in zip(sessions, failing, strict=True):
+            error = future.result(DEADLINE_S)
+            assert isinstance(error, SwitchLostError), error
+            assert parent in str(error)
+            assert told in str(error)
+            session.close()  # type: ignore[attr-defined]
 
 
 def test_ranks_that_wait_at_another_leaf_are_told_of_one_that_is_refused(

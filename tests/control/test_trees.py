@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -314,6 +315,30 @@ def test_in_a_tree_a_rank_is_suspected_by_its_leaf_and_a_leaf_by_the_root() -> N
     assert grove.servers[0].suspected == [(part.job, 1)]
     grove.root.hung_up(b"0", grove.now)
     assert grove.root_server.suspected == [(whole.job, 1)]
+
+
+def test_a_root_that_hung_up_is_suspected_by_its_leaf() -> None:
+    grove = Grove()
+    grove.running()
+    (part,) = grove.servers[0].specs.values()
+    grove.leaves[0].parent_hung_up()
+    assert (grove.servers[0].suspected_parents, grove.servers[1].suspected_parents) == ([part.job], [])
+
+
+def test_a_root_that_was_restarted_is_named_by_the_leaf_that_still_knows_the_job() -> None:
+    grove = Grove()
+    grove.running()
+    (spec,) = grove.servers[0].specs.values()
+    forgotten = control.Explanation(known=False, text="this switch never had that job", generation=0)
+    grove.cut.add(0)
+    grove.leaves[0].receive(b"asker", control.Explain(job="j", generation=spec.generation), grove.now, EVERYBODY)
+    ((_, question),) = [each for each in grove.leaves[0].messages_to_parent() if isinstance(each[1], control.Explain)]
+    assert isinstance(question, control.Explain)
+    grove.leaves[0].receive_from_parent(replace(forgotten, generation=question.generation), grove.now, OPEN.name)
+    ((_, explanation),) = grove.leaves[0].messages_to_send()
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.known
+    assert "the parent switch, udp://root:4919, does not know the job any more: it was restarted" in explanation.text
 
 
 def test_who_gives_up_because_others_are_lost_is_not_named_among_them() -> None:

@@ -130,6 +130,10 @@ class Pair:
         for each in (self.twin, self.subject):
             each.suspect(job, worker, now)
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        for each in (self.twin, self.subject):
+            each.suspect_parent(job, now)
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         for each in (self.twin, self.subject):
             each.set_quorum(job, quorum, now)

@@ -60,6 +60,9 @@ class ControlledMachine:
     def suspect(self, job: int, worker: int, now: float) -> None:
         self.control.suspect(job, worker, now)
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        self.control.suspect_parent(job, now)
+
     def evict(self, job: int, worker: int, now: float) -> None:
         self.control.evict(job, worker)
 

@@ -46,6 +46,7 @@ class FakeServer:
         self.rings = (0, 0)
         self.evicted: list[tuple[int, int]] = []
         self.suspected: list[tuple[int, int]] = []
+        self.suspected_parents: list[int] = []
         self.opened: list[tuple[int, int, int]] = []
         self.sharing: set[int] = set()
         """Jobs that were given rings."""
@@ -75,6 +76,10 @@ class FakeServer:
     def suspect(self, job: int, worker: int) -> None:
         assert job in self.specs
         self.suspected.append((job, worker))
+
+    def suspect_parent(self, job: int) -> None:
+        assert job in self.specs
+        self.suspected_parents.append(job)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         assert (job, worker) in self.evicted

@@ -37,6 +37,7 @@ class Tree(Playground):
         total = leaves * per_leaf
         self.per_leaf = per_leaf
         self.root_spec = job(workers=leaves, total_workers=total, branches=True, generation=0xA0, job=9, **given)
+        self.leaves: list[Any] = []
         self.root = SWITCH_MACHINES[root](MEMORY_BYTES)
         self.root.admit(self.root_spec)
         self.attach(ROOT, self.root)
@@ -53,6 +54,7 @@ class Tree(Playground):
         uplink = Uplink(parent=ROOT, job=9, generation=0xA0, worker=branch, token=token)
         leaf = SWITCH_MACHINES[kind](MEMORY_BYTES)
         leaf.admit_leaf(spec, uplink)
+        self.leaves.append(leaf)
         self.attach(LEAF + branch, leaf)
         for local in range(self.per_leaf):
             machine = WORKER_MACHINES[worker](spec, local, switch=LEAF + branch, token=spec.tokens[local])
@@ -71,6 +73,13 @@ class Tree(Playground):
             self.submit(worker, array, **given)
         self.run_until(lambda: not any(each.outstanding() for each in self.workers))
         return arrays
+
+    def suspect_root(self) -> None:
+        """Let all leaves suspect the root, whose controller has hung up on theirs."""
+        for branch, leaf in enumerate(self.leaves):
+            for index in leaf.jobs():
+                leaf.suspect_parent(index, self.now)
+            self.speak(LEAF + branch)
 
     def news(self, worker: int) -> list[WorkerEvent]:
         """A worker's events, Ready and finished reductions apart."""

@@ -14,7 +14,7 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import EXACT, Element
 from fanin.protocol.events import BranchNarrowed, PacketRefused, SwitchSilent, WorkersGone
-from fanin.protocol.job import HEARTBEAT_INTERVAL_S
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 from fanin.protocol.wire import Reason
 from tests.support.bench import MACHINES, make_spec
 from tests.support.builders import job_spec
@@ -22,6 +22,8 @@ from tests.support.cluster import expected
 from tests.support.network import Link
 from tests.support.tree import LEAF, ROOT, Tree
 
+SUSPICION_S = HEARTBEAT_INTERVAL_S + SUSPICION_TIMEOUT_S
+"""How long a suspected root may be silent."""
 HOSTILE = Link(loss=0.1, duplicate=0.15, reorder=0.3)
 KINDS = [("twin", "twin"), ("native", "native"), ("twin", "native"), ("native", "twin")]
 
@@ -92,6 +94,35 @@ def test_when_the_root_dies_every_worker_knows_within_ten_seconds(kinds: dict[st
     tree.cut(0)
     tree.run_for(8.0)
     assert [tree.news(worker) for worker in range(4)] == [[PacketRefused(Reason.BRANCH_LOST)]] * 4
+
+
+# R-MEMBER-7
+@pytest.mark.parametrize("busy", [True, False], ids=["in mid collective", "idle"])
+def test_when_a_suspected_root_is_dead_every_worker_knows_soon(kinds: dict[str, Any], busy: bool) -> None:
+    tree = Tree(**kinds)
+    tree.cut(ROOT)
+    for worker in range(4 if busy else 0):
+        tree.submit(worker, np.ones(100, np.float32))
+    tree.suspect_root()
+    tree.run_for(SUSPICION_S - 0.01)
+    assert [tree.news(worker) for worker in range(4)] == [[]] * 4
+    tree.run_for(HEARTBEAT_INTERVAL_S)
+    assert [tree.news(worker) for worker in range(4)] == [[PacketRefused(Reason.BRANCH_LOST)]] * 4
+
+
+# R-MEMBER-7
+def test_a_suspected_root_that_lives_is_not_lost_although_heartbeats_are(kinds: dict[str, Any]) -> None:
+    tree = Tree(**kinds)
+    tree.cut(ROOT)
+    tree.suspect_root()
+    tree.run_for(SUSPICION_TIMEOUT_S)  # what is lost: the HELLO at once, and the one after a heartbeat interval
+    tree.heal(ROOT)
+    tree.run_for(8.0)
+    assert [tree.news(worker) for worker in range(4)] == [[]] * 4
+    tree.all_reduce([np.ones(60, np.float32)] * 4)
+    tree.cut(ROOT)
+    tree.run_for(2.0)
+    assert [tree.news(worker) for worker in range(4)] == [[]] * 4, "the suspicion was withdrawn: silence is left"
 
 
 def test_when_a_worker_dies_those_at_other_leaves_that_need_it_know_within_ten_seconds(kinds: dict[str, Any]) -> None:

@@ -106,6 +106,9 @@ class ScriptedSwitch:
     def suspect(self, job: int, worker: int, now: float) -> None:
         """Do nothing: suspicions are not tested."""
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        """Do nothing: suspicions are not tested."""
+
     def overdue(self, now: float) -> list[int]:
         """Return no workers: none is overdue."""
         return []

@@ -65,6 +65,11 @@ class DeviceServer:
         with self._turnstile:
             self._control.suspect(job, worker, time.monotonic())
 
+    def suspect_parent(self, job: int) -> None:
+        """Implements the interface `any_server.Server`. Takes effect within PACKET_WAIT_S."""
+        with self._turnstile:
+            self._control.suspect_parent(job, time.monotonic())
+
     def set_quorum(self, job: int, quorum: int) -> None:
         """Implements the interface `any_server.Server`."""
         with self._turnstile:

@@ -135,6 +135,11 @@ class JobControl:
         if not stands(placed.heard[worker], placed.suspected.get(worker)):
             placed.suspected[worker] = now
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        """Suspect a leaf's parent of having died: unless it is heard from now on, the branch is lost sooner."""
+        if (uplink := self.jobs[job].uplink) is not None:
+            uplink.presence.suspect(now)
+
     def evict(self, job: int, worker: int) -> None:
         """Take a worker out of the full mask; rounds that waited for it alone close."""
         placed = self.jobs[job]
