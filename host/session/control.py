@@ -23,6 +23,8 @@ from fanin.protocol.seal import OPEN, Credentials
 RUNNING, ENDING = "running", "ending"
 """States of a job, as fanin.protocol.control.JobReport has them."""
 
+SECOND_LOOK_S = 1.0
+"""How long a port that accepted TCP before, and whose process does not answer, may take to accept it again."""
 LINGER_MS = 300
 """How long closing waits for what was sent last (a Leave) to reach the system."""
 _MONITORED = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -124,7 +126,11 @@ class ControlClient:
         return reply
 
     def silent(self, waited_s: float) -> SwitchUnreachableError:
-        """The error for a port that accepts TCP and then says nothing."""
+        """The error for a switch that does not answer: its port accepts TCP and says nothing, or does so no more."""
+        try:
+            reach(self.address, SECOND_LOOK_S, patient=False)
+        except SwitchUnreachableError as error:
+            return error
         key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
         return SwitchUnreachableError(
             str(self.address),

@@ -280,8 +280,9 @@ def packet_refused(who: MemberNames, reason: Reason, explanation: Explanation | 
 def superseded(who: MemberNames) -> AdmissionError:
     """The error for a job that ended before this rank knew that it had begun, and whose name another job has by now."""
     text = (
-        f"job {who.job_name!r} at switch {who.address} ended, and another one of that name began, while rank "
-        f"{who.rank} waited for its start. Remedy: see the output of the other ranks, then start the job again"
+        f"job {who.job_name!r} at switch {who.address} ended, or the switch was restarted, and another job of that "
+        f"name began, while rank {who.rank} waited for its start. Remedy: see the output of the other ranks and of "
+        "the switch, then start the job again"
     )
     return AdmissionError(text)
 

@@ -92,6 +92,15 @@ def test_a_switch_that_starts_a_little_later_is_waited_for(monkeypatch: pytest.M
         session.close()
 
 
+def test_a_switch_that_ends_while_a_job_forms_is_told_apart_from_one_that_does_not_answer() -> None:
+    with a_service() as service:
+        joining = in_thread(partial(join, address_of(service), options=QUICK))
+        until(lambda: service.controller.live_jobs == 1)
+    error = joining.exception(DEADLINE_S)
+    assert isinstance(error, SwitchUnreachableError), error
+    assert "connection refused" in str(error)
+
+
 def test_a_closed_data_path_is_told_apart_from_a_missing_switch(service: SwitchService) -> None:
     """The controller answers, and announces a data port where nothing answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent, zmq.Context() as context:

@@ -128,4 +128,4 @@ def test_a_rank_whose_job_has_ended_and_begun_anew_is_told_so(play: Any) -> None
     with controller((ADMITTED,), (again,)) as address:
         error = in_thread(partial(join, address)).exception(DEADLINE_S)
     assert isinstance(error, AdmissionError)
-    assert "another one of that name began" in str(error)
+    assert "another job of that name began" in str(error)
