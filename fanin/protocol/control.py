@@ -108,6 +108,8 @@ class Refusal(str, enum.Enum):
     PARENT = "parent"
     KEY = "key"
     QUOTA = "quota"
+    DEVICE_GONE = "device-gone"
+    """Said, unasked, by a controller whose device is gone, before it ends."""
     INTERNAL = "internal"
 
 

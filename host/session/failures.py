@@ -199,6 +199,16 @@ def switch_restarted(who: MemberNames) -> SwitchLostError:
     )
 
 
+def device_gone(who: MemberNames) -> SwitchLostError:
+    """The error for a switch whose controller has said that it is gone."""
+    return SwitchLostError(
+        str(who.address),
+        f"the switch behind {who.address} is lost: its controller told rank {who.rank} of job {who.job_name!r} that "
+        "its P4Runtime connection to the device has ended, and nothing comes over the data path, so the device is "
+        "gone. Remedy: start the device, then its controller, and then the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
 def switch_replaced(who: MemberNames) -> SwitchLostError:
     """The error for a switch whose control connection has closed, and whose port has another program by now."""
     return SwitchLostError(

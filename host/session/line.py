@@ -14,6 +14,8 @@ Rules
   job, its key or this version, and nothing comes over the data path, the switch was restarted.
 * If the port accepts connections, and the question is not answered for ANSWER_TIMEOUT_S in which nothing comes over the
   data path, another program has taken it.
+* A controller that programs a switch from outside says so when that is gone. If nothing comes over the data path for
+  DEVICE_TIMEOUT_S, in which another controller may take over, the switch has ended.
 * If the port neither accepts nor refuses, nothing is concluded, and the data path decides, too.
 * No poll waits: a thread that submits a reduction polls as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
@@ -46,6 +48,8 @@ PROBE_TIMEOUT_S = 1.0
 """How long the switch's port may take to refuse a connection; if it does not, nothing is concluded."""
 ANSWER_TIMEOUT_S = 5.0
 """How long a process that accepts connections may leave the question unanswered: it may be stopped for a moment."""
+DEVICE_TIMEOUT_S = 10.0
+"""How long nothing may come from a switch whose controller has said that it is gone."""
 MAX_PROBE_INTERVAL_S = 2.0
 """Between two attempts, at most: the interval doubles while the port accepts, or does not answer."""
 
@@ -57,6 +61,7 @@ class End(enum.Enum):
 
     REFUSED = "nothing listens at its control port any more"
     FORGOTTEN = "the process at its control port does not know the job"
+    DEVICE_GONE = "its controller has said so"
     REPLACED = "what accepts connections at its control port does not answer as a switch"
 
 
@@ -95,6 +100,8 @@ class Line:
         """Whether the process at the other end of the new connection has said that it does not know the job."""
         self._mute_s: float | None = None
         """Since when connections are accepted, and the question is not answered; None: they are not, or it is."""
+        self._device_gone = False
+        """Whether a controller has said that its switch is gone; False again once another one answers."""
         self._probe: Probe | None = None
         """Attempt to connect anew after the connection ended; None: there is none."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
@@ -110,7 +117,7 @@ class Line:
     @property
     def suspects(self) -> bool:
         """Whether the switch may be gone, so that `poll` should be called soon again."""
-        return self._ended_s is not None and self._serves_data and not self.is_refused_by_others
+        return self._device_gone or (self._ended_s is not None and self._serves_data and not self.is_refused_by_others)
 
     def poll(self) -> End | None:
         """Look at the connection, and return how the switch's process is known to have ended. Does not wait."""
@@ -147,8 +154,8 @@ class Line:
                 self._connection.descriptor = self._asked_s = None
                 self._forgotten = False
                 if self._ended_s is None:
-                    self._ended_s = self._heard_s = now
-                    self._packets = self._heard()
+                    self._ended_s = now
+                    self._listen(now)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._ended_s is not None:
                 if self._serves_data:
                     self._end_probe()
@@ -177,6 +184,9 @@ class Line:
             self._spent = None
             if reply.code in UNKNOWN:
                 self._is_forgotten()
+            elif reply.code == Refusal.DEVICE_GONE.value and not self._device_gone:
+                self._device_gone = True
+                self._listen(time.monotonic())
         elif isinstance(reply, Explanation) and not reply.known:
             self._is_forgotten()
         elif isinstance(reply, Explanation) and self._asked_s is not None:  # else of a connection that has ended since
@@ -210,14 +220,19 @@ class Line:
         if self.is_refused_by_others:
             log.warning("switch %s accepts control connections from here again", self._client.address)
         self._ended_s, self._asked_s, self._mute_s, self.is_refused_by_others = None, None, None, False
+        self._device_gone = False
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
         self._end_probe()
 
+    def _listen(self, now: float) -> None:
+        self._packets, self._heard_s = self._heard(), now
+
     def _end(self, now: float) -> End | None:
+        if self._heard() != self._packets:
+            self._listen(now)
+        if self._device_gone:
+            return End.DEVICE_GONE if now >= self._heard_s + DEVICE_TIMEOUT_S else None
         assert self._ended_s is not None
-        packets = self._heard()
-        if packets != self._packets:
-            self._packets, self._heard_s = packets, now
         if self._asked_s is not None and now >= self._asked_s + MAX_PROBE_INTERVAL_S:
             self._ask(now)  # again: the one before may have been lost with a connection
         if self._forgotten:

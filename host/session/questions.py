@@ -42,8 +42,10 @@ class Questions:
         try:
             answer = self._ask(control.Explain(job=self._who.job_name, generation=generation), AFTERWARDS_S)
         except AdmissionError as error:
-            key = error.code == control.Refusal.KEY.value
-            return control.Explanation(known=False, text=str(error)) if key else None
+            if error.code != control.Refusal.KEY.value:
+                return None
+            text = "its controller does not have the job's key, so it was restarted, or another switch has the port"
+            return control.Explanation(known=False, text=text)
         except FaninError:
             return None
         return answer if isinstance(answer, control.Explanation) else None

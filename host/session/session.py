@@ -31,6 +31,7 @@ from fanin.host.session.exported import EXPORTED
 from fanin.host.session.failures import (
     FAILURES,
     MemberNames,
+    device_gone,
     engine_stopped,
     packet_refused,
     path_moved,
@@ -81,7 +82,12 @@ TELL_TIMEOUT_S = 1.0
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
 
-_ENDED = {End.REFUSED: switch_gone, End.FORGOTTEN: switch_restarted, End.REPLACED: switch_replaced}
+_ENDED = {
+    End.REFUSED: switch_gone,
+    End.FORGOTTEN: switch_restarted,
+    End.REPLACED: switch_replaced,
+    End.DEVICE_GONE: device_gone,
+}
 """The error for each way in which a switch's process ends."""
 
 log = logging.getLogger("fanin")

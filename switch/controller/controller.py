@@ -89,6 +89,14 @@ class AnyController(abc.ABC):
         """The connection over which `peer` asked is closed: its process may have died."""
         self._jobs.hung_up(peer, now)
 
+    def device_gone(self) -> None:
+        """Tell every rank that the device which this controller programs is gone."""
+        reason = "the device that this controller programs is gone: its P4Runtime connection has ended"
+        refused = refuse(Refusal.DEVICE_GONE, reason, "start the device, then its controller, whose output says more")
+        for job in self._table.all():
+            for member in job.members.values():
+                self._outbox.refuse(member.reply_to.peer, refused)
+
     def count_refusal(self, code: str) -> None:
         """Count a refusal, by its code, that was sent before the request reached this controller."""
         self._outbox.count(code)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fanin import files, schemes
 from fanin.curve import CurveKeys
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, SwitchLostError
 from fanin.extension import tag_algorithms
 from fanin.formats.zmtp import ZmtpLimits
 from fanin.options import LIVENESS_S, MAX_FLOWS, SwitchAddress
@@ -215,6 +215,15 @@ class SwitchService:
         events = (server.event_fileno for server in self._servers.values())
         for readable in (*events, self._woken.fileno(), *watched):
             poller.register(readable, READABLE)
+        try:
+            self._serve(poller, keep_going, watched)
+        except SwitchLostError:  # the device behind this controller
+            self.controller.device_gone()
+            self._send_replies()
+            raise
+
+    def _serve(self, poller: Any, keep_going: Callable[[], bool], watched: tuple[int, ...]) -> None:
+        assert self._control is not None
         while not self._stopping.is_set() and keep_going():
             # Without credit, messages that wait at the control port must not end every wait.
             poller.register(self._control.fileno(), READABLE if self._may_read_control() else 0)
@@ -281,9 +290,7 @@ class SwitchService:
             for peer in self._gate.forget(route):
                 with self.faults.contained("a hang-up"):
                     self.controller.hung_up(peer, time.monotonic())
-        for peer, reply in self.controller.messages_to_send():
-            if (sealed := self._gate.sealed(peer, reply)) is not None:
-                self._control.send(sealed[0], [sealed[1]])
+        self._send_replies()
         if self._parent is not None:
             assert isinstance(self.controller, LeafController)
             if self._parent.take_closed():
@@ -293,6 +300,12 @@ class SwitchService:
             self._look_at_parent(self.controller.watch)
         if reads_control:
             self._budget.spend(time.thread_time() - began_s, time.monotonic())
+
+    def _send_replies(self) -> None:
+        assert self._control is not None
+        for peer, reply in self.controller.messages_to_send():
+            if (sealed := self._gate.sealed(peer, reply)) is not None:
+                self._control.send(sealed[0], [sealed[1]])
 
     def _look_at_parent(self, watch: ParentWatch) -> None:
         """Log when the parent goes and comes. ConfigurationError if it refuses this switch as a leaf."""

@@ -20,6 +20,7 @@ from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Rounds, SwitchAddress
 from fanin.protocol import control
+from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.p4runtime.controller.links import DeviceAddress
 from fanin.switch.p4runtime.opening import (
@@ -31,6 +32,7 @@ from fanin.switch.p4runtime.opening import (
     open_device,
     open_remote,
 )
+from fanin.switch.service.service import ServiceOptions, SwitchService
 from tests.support.builders import reduction
 from tests.support.processes import DEADLINE_S, a_switch, in_thread, join_all, options, reduce_together, reduced, until
 from tests.support.services import OPERATOR, a_service, address_of
@@ -98,6 +100,38 @@ def test_a_controller_whose_device_is_gone_ends_with_what_to_do() -> None:
             life.close()
             with pytest.raises(SwitchLostError, match=r"is gone.*Remedy"):
                 controlled.next_event(4 * LIVENESS_S)
+
+
+def test_ranks_are_told_by_a_controller_that_its_device_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanin.host.session.line.DEVICE_TIMEOUT_S", SUSPICION_TIMEOUT_S)
+    with contextlib.ExitStack() as life:
+        device = life.enter_context(
+            contextlib.closing(open_device(Artefacts.read(None, None), ("127.0.0.1", 0), ("127.0.0.1", 0), None))
+        )
+        network = DeviceNetwork(end=endpoint(f"127.0.0.1:{device.data_port}", None))
+        where = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}")
+        given = ServiceOptions(
+            host="127.0.0.1", port=0, memory_bytes=1 << 26, schemes=("udp",), liveness_timeout_s=2 * DEADLINE_S,
+            data=lambda _, __: open_remote(where, None, network, 2 * DEADLINE_S),
+        )  # fmt: skip
+        with contextlib.closing(SwitchService(given)) as service:
+            serving = in_thread(service.run)
+            sessions = join_all(address_of(service), "job", 2, GIVEN)
+            reduce_together(sessions)
+            waiting = in_thread(partial(Session.join, JoinTerms(
+                options=GIVEN, switch=address_of(service), job_name="forming", rank=0, size=2,
+            )))  # fmt: skip
+            until(lambda: service.controller.live_jobs == 2)
+            device.close()
+            assert isinstance(serving.exception(DEADLINE_S), SwitchLostError)
+        refused = waiting.exception(DEADLINE_S)
+        assert isinstance(refused, AdmissionError), refused
+        assert refused.code == control.Refusal.DEVICE_GONE.value
+        until(lambda: all(session.failure is not None for session in sessions))
+        for session in sessions:
+            assert isinstance(session.failure, SwitchLostError)
+            assert "P4Runtime connection to the device has ended" in str(session.failure)
+            session.close()
 
 
 @pytest.mark.parametrize(
