@@ -273,7 +273,7 @@ class _Joining:
                     return events
             elif event is not None or engine.failed:
                 raise self._failure(engine, event, admitted)
-            self._exchange(0.0)
+            self._look_for_another_job(self._exchange(0.0), admitted)
 
     def _wait_for_start(self, engine: Engine, admitted: control.Admitted) -> control.Started:
         while self._start is None:  # ends: a controller that is silent, and a start that takes too long, raise
@@ -282,10 +282,15 @@ class _Joining:
                 while isinstance(event := engine.next_event(MAX_EVENT_WAIT_S), Ready | MembersChanged | Stands):
                     pass
                 raise self._failure(engine, event, admitted)
-            if isinstance(reply, control.Admitted) and reply.generation != admitted.generation:
-                raise superseded(self._who)
+            self._look_for_another_job(reply, admitted)
             self._warn(time.monotonic(), "waiting for the data paths of other ranks")
         return self._start
+
+    def _look_for_another_job(self, reply: control.Reply | None, admitted: control.Admitted) -> None:
+        """Raise if this rank, which has not heard of a start, is in another job by now: its switch was restarted."""
+        another = isinstance(reply, control.Admitted) and reply.generation != admitted.generation
+        if another and self._start is None:
+            raise superseded(self._who)
 
     def _exchange(self, timeout_s: float) -> control.Reply | None:
         """Say Join if it is time to, and take one reply in. Raises for a refusal, and for a silent controller."""

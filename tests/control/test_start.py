@@ -122,8 +122,9 @@ def test_an_engine_that_fails_while_the_start_is_waited_for_ends_the_wait(play: 
     assert error.ranks == (1,)
 
 
-def test_a_rank_whose_job_has_ended_and_begun_anew_is_told_so(play: Any) -> None:
-    play(PlayedEngine(0, Ready()))
+@pytest.mark.parametrize("events", [(Ready(),), ()], ids=["on the data path", "before it opens"])
+def test_a_rank_whose_job_has_ended_and_begun_anew_is_told_so(play: Any, events: tuple[WorkerEvent, ...]) -> None:
+    play(PlayedEngine(0, *events))
     again = dataclasses.replace(ADMITTED, generation=2)
     with controller((ADMITTED,), (again,)) as address:
         error = in_thread(partial(join, address)).exception(DEADLINE_S)
