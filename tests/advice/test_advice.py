@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
+from fanin import cli
 from fanin.advice import advising as advice
 from fanin.advice.advice_plan import Plan
 from fanin.advice.advising import give_gloo_an_interface, profile_of
@@ -56,6 +57,7 @@ from fanin.layouts.cluster import read_measured
 from fanin.processor_prices import FANIN as PRICES
 from fanin.processor_prices import GLOO_ON_LOOPBACK, hosts_price, price
 from fanin.settings import fields_of
+from tests.support.forks import fork_advisers
 from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
 SIZE = 25 << 20
@@ -393,20 +395,19 @@ def test_fanin_plan_reads_what_advise_prints_as_json() -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("namespaces")
-def test_racks_of_namespaces_are_found_and_advised() -> None:
+def test_racks_of_namespaces_are_found_and_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(workers=4, racks=2, uplink=uplink("50mbit"), rate="500mbit", switch_at="hosts")
-    with Fabric(scenario.topology) as fabric:
-        ended = subprocess.run(
-            [
-                sys.executable, "-m", "fanin", "advise", "--via", "ip netns exec", "--no-measure", "--json",
-                "--hosts", ",".join(fabric.host_namespace(host) for host in range(4)),
-                "--master", scenario.topology.host_address(0), "--lanes", "32",
-            ],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": WORKER_DEVICE}, capture_output=True, text=True, check=False,
-            timeout=DEADLINE_S * 4,
-        )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    advice = json.loads(ended.stdout)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", WORKER_DEVICE)
+    with Fabric(scenario.topology) as fabric, (tmp_path / "advice.json").open("wb") as output:
+        fork_advisers(monkeypatch, output)
+        arguments = [
+            "advise", "--via", "ip netns exec", "--no-measure", "--json",
+            "--hosts", ",".join(fabric.host_namespace(host) for host in range(4)),
+            "--master", scenario.topology.host_address(0), "--lanes", "32",
+        ]  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["fanin", *arguments])  # the launcher passes it on
+        assert cli.run(arguments) == 0
+    advice = json.loads((tmp_path / "advice.json").read_text())
     assert advice["network"]["racks"] == [[0, 1], [2, 3]]
     assert advice["best"]["choice"] == {"place": "racks", "lanes": 32}
     assert advice["racks"] == ["rack0", "rack0", "rack1", "rack1"]

@@ -1,8 +1,8 @@
 """Programs of fanin's as forks of a process that has imported them, with the interface of subprocess.Popen.
 
 An interpreter that imports a command takes most of a second of processor time, and one that imports torch four; a fork
-takes next to none. `Forked` and `fork_jobs` are for tests. The rest of this file runs in the fork: it takes its
-standard streams, session and network, says that it has, and becomes the module.
+takes next to none. `Forked` and the functions `fork_...` are for tests. The rest of this file runs in the fork: it
+takes its standard streams, session and network, says that it has, and becomes the module.
 
 Tests of how a command starts, and of what a shell sees of it, start interpreters.
 """
@@ -27,7 +27,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from fanin.emulation.fork_server import Fork
-from fanin.modules import WITHOUT_FOLDER
+from fanin.modules import WITHOUT_FOLDER, running
 from tests.support.rank_server import ROOT, RankServer, become, import_before_forking, leave, serve
 
 OWN = "tests.support.forks"
@@ -116,10 +116,7 @@ def fork_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
             namespace = words[3]
             del words[:4]
         if words[0] == "env":
-            del words[0]
-            while "=" in words[0]:
-                name, _, value = words.pop(0).partition("=")
-                more[name] = value
+            words, more = _without_variables(words)
         at = words.index("fanin.emulation.parent_death") + 1  # whoever asked for it is not the parent of a fork
         assert words[at] != "--", "a program is no module"
         assert rest["start_new_session"]
@@ -128,6 +125,30 @@ def fork_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanin.emulation.processes.subprocess", _with(start))
     for module in ("fanin.examples.demo", "fanin.examples.parallel.gallery"):
         monkeypatch.setattr(f"{module}.ForkServer", NoServer)
+
+
+def _without_variables(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command behind `env NAME=VALUE...`, and these variables."""
+    count = next(at for at, word in enumerate(words[1:]) if "=" not in word)
+    pairs = (word.partition("=") for word in words[1 : 1 + count])
+    return list(words[1 + count :]), {name: value for name, _, value in pairs}
+
+
+def fork_advisers(monkeypatch: pytest.MonkeyPatch, output: IO[bytes]) -> None:
+    """Have ranks that `fanin advise` starts in namespaces be forks of that server; rank 0 prints into `output`."""
+
+    def start(command: Sequence[str], *, stdin: int, stdout: int | None, **_: Any) -> Forked:
+        assert command[:3] == ["ip", "netns", "exec"]
+        assert stdin == subprocess.PIPE
+        words, more = _without_variables(command[4:])
+        assert words[:3] == running("fanin")[:3]
+        with open(os.devnull, "wb") as nothing:
+            return Forked(
+                words[3:], environment={**os.environ, **more}, asked=True, output=output if stdout is None else nothing,
+                namespace=command[3],
+            )  # fmt: skip
+
+    monkeypatch.setattr("fanin.cli.advise.subprocess", _with(start))
 
 
 class NoServer(nullcontext[None]):
