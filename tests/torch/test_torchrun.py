@@ -14,7 +14,7 @@ from fanin.host.session.control import ask
 from fanin.protocol import control
 from tests.support.processes import DEADLINE_S, a_switch
 from tests.support.thorough import thorough
-from tests.torch.rank_checks import ROOT
+from tests.torch.rank_checks import ROOT, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 RANKS = 2
@@ -22,37 +22,24 @@ LIMIT_S = 240.0
 """Far more than three imports of torch take; only what hangs waits for it."""
 
 
-def torchrun(**variables: str) -> str:
-    """Output of examples/minimal.py on three ranks of this machine."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={RANKS}",
-        f"--master-port={free_port()}",
-    ]
-    done = subprocess.run(
-        [*command, str(ROOT / "examples" / "minimal.py")],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_a_script_that_names_only_the_backend_runs_with_a_switch_of_its_own() -> None:
-    printed = torchrun()
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [*command, f"--master-port={free_port()}", str(ROOT / "examples" / "minimal.py")],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(RANKS):
-        assert f"rank {rank} of {RANKS}: the sum is 3" in printed
+        assert f"rank {rank} of {RANKS}: the sum is 3" in done.stdout
 
 
 def test_the_same_script_uses_the_switch_that_the_environment_names() -> None:
+    """Forks in place of torchrun's ranks: the variables are what counts."""
     with a_switch("native-udp") as switch:
-        printed = torchrun(FANIN_SWITCH=str(switch.address))
-        assert printed.count("the sum is 3") == RANKS
+        with running(["examples.minimal"], RANKS, {"FANIN_SWITCH": str(switch.address)}) as job:
+            assert job.wait(LIMIT_S) == [0] * RANKS, job.output(0)
+            for rank in range(RANKS):
+                assert f"rank {rank} of {RANKS}: the sum is 3" in job.output(rank)
         stats = ask(switch.address, control.Ask(), timeout_s=DEADLINE_S)
         assert isinstance(stats, control.Stats)
         assert sum(report.counters["packets_in"] for report in stats.data) > RANKS
