@@ -19,26 +19,21 @@ def decisions_by_words(source: str) -> list[int]:
     """Lines where the text of an exception is compared, searched or changed.
 
     A text of an exception is `str(error)`, `repr(error)` or `error.args[...]`, or a variable that was set to one.
-    `error` is what an `except` clause names, or a parameter annotated as an exception.
+    `error` is what an `except` clause names, or a parameter annotated as an exception, anywhere in the source.
     """
-    found: set[int] = set()
-    for function in ast.walk(ast.parse(source)):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-            errors = _errors_in(function)
-            texts: set[str] = set()
-            for node in ast.walk(function):
-                if isinstance(node, ast.Assign) and _is_text(node.value, errors, texts):
-                    texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            asking = (node for node in ast.walk(function) if isinstance(node, ast.expr))
-            found |= {node.lineno for node in asking if _asks(node, errors, texts)}
-    return sorted(found)
+    nodes = list(ast.walk(ast.parse(source)))
+    errors = {each.name for each in nodes if isinstance(each, ast.ExceptHandler) and each.name}
+    errors |= {each.arg for each in nodes if isinstance(each, ast.arg) and _is_of_an_error(each.annotation)}
+    texts: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _is_text(node.value, errors, texts):
+            texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return sorted({node.lineno for node in nodes if isinstance(node, ast.expr) and _asks(node, errors, texts)})
 
 
-def _errors_in(function: ast.AST) -> set[str]:
-    named = {each.name for each in ast.walk(function) if isinstance(each, ast.ExceptHandler) and each.name}
-    arguments = [each for each in ast.walk(function) if isinstance(each, ast.arg) and each.annotation is not None]
-    return named | {each.arg for each in arguments if "Error" in ast.unparse(each.annotation or each)
-                    or "Exception" in ast.unparse(each.annotation or each)}  # fmt: skip
+def _is_of_an_error(annotation: ast.expr | None) -> bool:
+    words = "" if annotation is None else ast.unparse(annotation)
+    return "Error" in words or "Exception" in words
 
 
 def _is_text(node: ast.AST, errors: set[str], texts: set[str]) -> bool:
