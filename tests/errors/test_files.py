@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,19 @@ from fanin.records.record import VERSION, RunRecord
 from tests.support.disk import room_for
 
 OLD, NEW = "old and whole\n", "x" * 100
+
+
+def test_a_disk_that_is_full_for_a_test_holds_no_part_of_a_module_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would take the part for the module from then on, in this run and in later ones."""
+    (tmp_path / "imported_meanwhile.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with room_for(50):
+        assert importlib.import_module("imported_meanwhile").x == 1
+    assert not (tmp_path / "__pycache__").exists()
+    assert not sys.dont_write_bytecode
 
 
 def test_a_full_disk_leaves_the_old_file_or_none(tmp_path: Path) -> None:
