@@ -91,8 +91,11 @@ class LeafLedger(JobLedger):
         told = self.parent.slots[packet.slot].results
         if packet.base >= len(told):
             raise AgreementError(f"{what}: its parent has closed {len(told)} rounds, so there is no such result")
-        right = told[packet.base]
-        if packet.flags & Flag.BARE or (slot.bare & self.live == self.live and not len(packet.words)):
+        right, all_bare = told[packet.base], slot.bare & self.live == self.live
+        # Where all that keep words of the round have left, nobody is told the words that the leaf has for an answer.
+        untold = packet.flags & Flag.BARE and not all_bare
+        kept = (right.words, right.lanes) if untold else (packet.words, packet.lanes)
+        if packet.flags & Flag.BARE or (all_bare and not len(packet.words)):
             right = dataclasses.replace(right, words=NO_WORDS, lanes=None)
         facts = (packet.contributors, packet.codes, packet.signature, packet.lanes)
         if facts != (right.contributors, right.codes, right.signature, right.lanes) or not np.array_equal(
@@ -102,7 +105,8 @@ class LeafLedger(JobLedger):
                 f"{what} is not the parent's: {facts}, {packet.words[:4].tolist()}... instead of "
                 f"{right.contributors, right.codes, right.signature}, {right.words[:4].tolist()}..."
             )
-        slot.close(Closed(packet.words, packet.codes, packet.signature, packet.contributors, packet.lanes))
+        words, lanes = kept
+        slot.close(Closed(words, packet.codes, packet.signature, packet.contributors, lanes))
 
     def _settle_slot(self, index: int, slot: SlotLedger) -> None:
         if slot.others:

@@ -217,6 +217,10 @@ class TrainSwitch:
         for machine in self._both():
             machine.suspect(job, worker, now)
 
+    def suspect_parent(self, job: int, now: float) -> None:
+        for machine in self._both():
+            machine.suspect_parent(job, now)
+
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         for machine in self._both():
             machine.set_quorum(job, quorum, now)

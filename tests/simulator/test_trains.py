@@ -29,6 +29,11 @@ def test_drawn_schedules_violate_nothing_and_most_of_their_packets_are_in_runs()
     assert tally.regular > tally.contributions / 5, "else trains are too short to show anything"
 
 
+def test_a_leaf_may_answer_a_worker_that_has_left_with_words_that_nobody_else_keeps() -> None:
+    """Seed 6514 of trains: the leaf multicast the result without words, and has them for the worker's late question."""
+    simulate(draw_for("trains", 6514), 6514, kind="trains")
+
+
 def test_a_schedule_in_trains_is_the_same_each_time() -> None:
     first, second = (simulate(draw_for("trains", 5), 5, kind="trains") for _ in range(2))
     assert first == second
