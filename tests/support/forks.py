@@ -111,7 +111,8 @@ def fork_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have ranks of jobs (fanin.emulation.processes) be forks of the server that has imported torch."""
 
     def start(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], **rest: Any) -> Any:
-        words, namespace, more = list(command), None, {}
+        words, namespace = list(command), None
+        more: dict[str, str] = {}
         if words[:3] == ["ip", "netns", "exec"]:
             namespace = words[3]
             del words[:4]
