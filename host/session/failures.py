@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,30 @@ from fanin.schemes import scheme_of
 
 FAILURES = (WorkersGone, SwitchSilent, PathNarrowed, PacketRefused, EngineStopped)
 """Events after which an engine does nothing any more."""
+
+
+class End(enum.Enum):
+    """How a switch has ended, by its control connection (line.py): what a rank sees of it, and the remedy."""
+
+    REFUSED = (
+        "its control port refuses another one (nothing listens there any more) and nothing comes from its data port, "
+        "so its process has ended",
+        "start the switch and then the job again",
+    )
+    FORGOTTEN = (
+        "the process that answers at its control port now does not know the job, and nothing comes from its data "
+        "port: the switch was restarted, or another one has its port",
+        "start the job again",
+    )
+    REPLACED = (
+        "its control port accepts connections and does not answer as a switch of this job, and nothing comes from its "
+        "data port: its process has ended, and another program (or a switch with another CURVE key) has the port",
+        "see who listens there (`ss -ltnp`), start the switch and then the job again",
+    )
+    DEVICE_GONE = (
+        "its P4Runtime connection to the device has ended, and nothing comes over the data path, so the device is gone",
+        "start the device, then its controller, and then the job again",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,46 +203,15 @@ def switch_silent(
     )
 
 
-def switch_gone(who: MemberNames) -> SwitchLostError:
-    """The error for a switch whose control connection has closed, and whose port refuses another one."""
-    return SwitchLostError(
-        str(who.address),
-        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, its control "
-        "port refuses another one (nothing listens there any more) and nothing comes from its data port, so its "
-        "process has ended. Remedy: start the switch and then the job again, or set "
-        "FANIN_FALLBACK=gloo",
-    )
-
-
-def switch_restarted(who: MemberNames) -> SwitchLostError:
-    """The error for a switch whose control connection has closed, and at whose port another process answers."""
-    return SwitchLostError(
-        str(who.address),
-        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, the process "
-        "that answers at its control port now does not know the job, and nothing comes from its data port: the switch "
-        "was restarted, or another one has its port. Remedy: start the job again, or set FANIN_FALLBACK=gloo",
-    )
-
-
-def device_gone(who: MemberNames) -> SwitchLostError:
-    """The error for a switch whose controller has said that it is gone."""
-    return SwitchLostError(
-        str(who.address),
-        f"the switch behind {who.address} is lost: its controller told rank {who.rank} of job {who.job_name!r} that "
-        "its P4Runtime connection to the device has ended, and nothing comes over the data path, so the device is "
-        "gone. Remedy: start the device, then its controller, and then the job again, or set FANIN_FALLBACK=gloo",
-    )
-
-
-def switch_replaced(who: MemberNames) -> SwitchLostError:
-    """The error for a switch whose control connection has closed, and whose port has another program by now."""
-    return SwitchLostError(
-        str(who.address),
-        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, its control "
-        "port accepts connections and does not answer as a switch of this job, and nothing comes from its data port: "
-        "its process has ended, and another program (or a switch with another CURVE key) has the port. Remedy: see "
-        "who listens there (`ss -ltnp`), start the switch and then the job again, or set FANIN_FALLBACK=gloo",
-    )
+def switch_ended(who: MemberNames, end: End) -> SwitchLostError:
+    """The error for a switch whose control connection has shown that it ended."""
+    seen, remedy = end.value
+    rank = f"rank {who.rank} of job {who.job_name!r}"
+    if end is End.DEVICE_GONE:
+        lost = f"the switch behind {who.address} is lost: its controller told {rank} that"
+    else:
+        lost = f"switch {who.address} is lost: its connection to {rank} closed,"
+    return SwitchLostError(str(who.address), f"{lost} {seen}. Remedy: {remedy}, or set FANIN_FALLBACK=gloo")
 
 
 def reduction_late(

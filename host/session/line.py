@@ -23,7 +23,6 @@ Rules
 
 from __future__ import annotations
 
-import enum
 import errno
 import logging
 import select
@@ -37,6 +36,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from fanin.errors import AdmissionError, FaninError
 from fanin.host.session.control import ControlClient
+from fanin.host.session.failures import End
 from fanin.host.transports.forking import OwnConnection
 from fanin.protocol.control import SPENT_INTERVAL_S, Explain, Explanation, Refusal, Refused, Reply, Spent
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
@@ -53,20 +53,10 @@ DEVICE_TIMEOUT_S = 10.0
 MAX_PROBE_INTERVAL_S = 2.0
 """Between two attempts, at most: the interval doubles while the port accepts, or does not answer."""
 
-log = logging.getLogger("fanin")
-
-
-class End(enum.Enum):
-    """How the switch's process has ended."""
-
-    REFUSED = "nothing listens at its control port any more"
-    FORGOTTEN = "the process at its control port does not know the job"
-    DEVICE_GONE = "its controller has said so"
-    REPLACED = "what accepts connections at its control port does not answer as a switch"
-
-
 UNKNOWN = frozenset((Refusal.KEY.value, Refusal.VERSION.value, Refusal.MALFORMED.value))
 """Refusals of the question by a process that cannot be the job's switch."""
+
+log = logging.getLogger("fanin")
 
 
 class Line:

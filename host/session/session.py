@@ -30,8 +30,8 @@ from fanin.host.session import joining
 from fanin.host.session.exported import EXPORTED
 from fanin.host.session.failures import (
     FAILURES,
+    End,
     MemberNames,
-    device_gone,
     engine_stopped,
     packet_refused,
     path_moved,
@@ -39,15 +39,13 @@ from fanin.host.session.failures import (
     path_suspected,
     reduction_late,
     session_closed,
-    switch_gone,
-    switch_replaced,
-    switch_restarted,
+    switch_ended,
     switch_silent,
     used_in_child,
     with_forgeries,
     workers_gone,
 )
-from fanin.host.session.line import LOOK_INTERVAL_S, End
+from fanin.host.session.line import LOOK_INTERVAL_S
 from fanin.host.session.observing import Observer, observed
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
@@ -81,14 +79,6 @@ TELL_TIMEOUT_S = 1.0
 """Longest wait to tell the other ranks, through the controller, why this rank gives up."""
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
-
-_ENDED = {
-    End.REFUSED: switch_gone,
-    End.FORGOTTEN: switch_restarted,
-    End.REPLACED: switch_replaced,
-    End.DEVICE_GONE: device_gone,
-}
-"""The error for each way in which a switch's process ends."""
 
 log = logging.getLogger("fanin")
 
@@ -496,7 +486,7 @@ class Session:
     def _switch_is_gone(self, end: End) -> None:
         """Fail, since the control connection has shown that the process ended: silence would show it later."""
         self.switch_is_dead = True
-        self._fail(_ENDED[end](self._who))
+        self._fail(switch_ended(self._who, end))
         self._engine.close()  # from here on nothing writes to tensors
 
     def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:

@@ -258,15 +258,14 @@ class LeafController(AnyController):
         self._turn(now)
         job = self._table.find((request.job, caller.key), request.generation)
         placed = None if job is None else _part(job).placed
-        if job is not None and placed is not None and len(self._questions) >= MAX_QUESTIONS:
+        if job is None or placed is None:
+            unknown = "this leaf never had that job, or long ago; it may have been restarted"
+            self._outbox.send(peer, control.Explanation(known=False, text=unknown))
+        elif len(self._questions) >= MAX_QUESTIONS:
             self._outbox.send(peer, control.Explanation(known=True, text="too many ranks ask this leaf at this time"))
-            return
-        if job is not None and placed is not None:
+        else:
             self._questions.append((peer, placed.generation, now + PARENT_PATIENCE_S))
             self.say_up(job.key, control.Explain(job=job.name, generation=placed.generation))
-            return
-        unknown = "this leaf never had that job, or long ago; it may have been restarted"
-        self._outbox.send(peer, control.Explanation(known=False, text=unknown))
 
     def _regroup(self, peer: bytes, request: control.Regroup, now: float, caller: Caller) -> None:
         self._outbox.refuse(peer, self._not_here("a job through leaves ends with the first rank that it loses"))

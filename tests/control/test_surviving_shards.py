@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.host.session.failures import End
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
-from fanin.host.session.line import End
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
