@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fanin.emulation.simulator.ledger import NO_WORDS, Closed, JobLedger, SlotLedger
+from fanin.emulation.simulator.ledger import NO_WORDS, JobLedger, SlotLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.violations import AgreementError, ConservationError, ProgressError, StalenessError
 from fanin.protocol.job import JobSpec
@@ -91,10 +91,8 @@ class LeafLedger(JobLedger):
         told = self.parent.slots[packet.slot].results
         if packet.base >= len(told):
             raise AgreementError(f"{what}: its parent has closed {len(told)} rounds, so there is no such result")
-        right, all_bare = told[packet.base], slot.bare & self.live == self.live
-        # Where all that keep words of the round have left, nobody is told the words that the leaf has for an answer.
-        untold = packet.flags & Flag.BARE and not all_bare
-        kept = (right.words, right.lanes) if untold else (packet.words, packet.lanes)
+        held = right = told[packet.base]
+        all_bare = slot.bare & self.live == self.live
         if packet.flags & Flag.BARE or (all_bare and not len(packet.words)):
             right = dataclasses.replace(right, words=NO_WORDS, lanes=None)
         facts = (packet.contributors, packet.codes, packet.signature, packet.lanes)
@@ -105,8 +103,8 @@ class LeafLedger(JobLedger):
                 f"{what} is not the parent's: {facts}, {packet.words[:4].tolist()}... instead of "
                 f"{right.contributors, right.codes, right.signature}, {right.words[:4].tolist()}..."
             )
-        words, lanes = kept
-        slot.close(Closed(words, packet.codes, packet.signature, packet.contributors, lanes))
+        # Where all that keep words of the round have left, nobody is told the words that the leaf has for an answer.
+        slot.close(right if all_bare else held)
 
     def _settle_slot(self, index: int, slot: SlotLedger) -> None:
         if slot.others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from fanin.emulation.simulator.machines import Kind, SwitchType, Worker, WorkerType
-from fanin.emulation.simulator.trains import TrainSwitch, TrainWorker
+from fanin.emulation.simulator.trains import SwitchInTrains, TrainSwitch, TrainWorker, WorkerInTrains
 from fanin.extension import native_extension
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.protocol.job import JobSpec
@@ -15,24 +15,19 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 def switch_type(kind: Kind) -> SwitchType:
     """The switch machine of that kind. ConfigurationError if it is native and not built."""
     extension = native_extension(kind != "python")
-    if extension is None:
-        return cast("SwitchType", SwitchMachine)
-    if kind == "native":
-        return cast("SwitchType", extension.SwitchMachine)
-    make = extension.SwitchMachine
-    return lambda memory_bytes: TrainSwitch(make(memory_bytes), make(memory_bytes))
+    make = cast("SwitchType", SwitchMachine if extension is None else extension.SwitchMachine)
+    if kind != "trains":
+        return make
+    return lambda memory_bytes: TrainSwitch(make(memory_bytes), cast("SwitchInTrains", make(memory_bytes)))
 
 
 def worker_type(kind: Kind) -> WorkerType:
     """The worker machine of that kind. ConfigurationError if it is native and not built."""
     extension = native_extension(kind != "python")
-    if extension is None:
-        return cast("WorkerType", WorkerMachine)
-    if kind == "native":
-        return cast("WorkerType", extension.WorkerMachine)
-    make = extension.WorkerMachine
+    make = cast("WorkerType", WorkerMachine if extension is None else extension.WorkerMachine)
 
     def in_trains(spec: JobSpec, worker: int, *, switch: int, token: int, newcomer: bool) -> Worker:
-        return TrainWorker(make(spec, worker, switch=switch, token=token, newcomer=newcomer))
+        machine = make(spec, worker, switch=switch, token=token, newcomer=newcomer)
+        return TrainWorker(cast("WorkerInTrains", machine))
 
-    return in_trains
+    return in_trains if kind == "trains" else make
