@@ -12,8 +12,8 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from fanin.emulation.simulator.machines import Switch, Worker
 from fanin.emulation.simulator.violations import TrainError
@@ -21,13 +21,15 @@ from fanin.formats.trace import describe
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.events import SwitchEvent, WorkerEvent
 from fanin.protocol.job import JobSpec, Uplink
-from fanin.protocol.wire import HEADER_BYTES, parse
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_KIND, Flag, Kind, parse
 
 TICK_S = 100e-6
 """Time within which arrivals are one train."""
 
 IN_RUNS = ("packets_out", "bytes_out")
 """Counters of a job that are lower where its packets make longer runs."""
+
+NO_TAG = bytes(HEADER_BYTES - OFFSET_CHECKSUM)
 
 Train = list[tuple[bytes, int]]
 
@@ -167,7 +169,8 @@ class TrainSwitch:
         if not self._train:
             return
         self._in_trains.receive_datagrams(self._train, self._at_s)
-        _same("sent", self._parts(self._sent), self._parts(self._in_trains.datagrams_to_send(self._at_s)))
+        sent = self._parts(self._in_trains.datagrams_to_send(self._at_s))
+        _same("sent", self._parts(self._sent), sent, _in_words)
         events = iter(self._in_trains.next_event, None)
         _same("reported", self._events, list(events))
         _same("timer", self._singly.next_timer(), self._in_trains.next_timer())
@@ -176,18 +179,20 @@ class TrainSwitch:
             _same("members", self._singly.members(job), self._in_trains.members(job))
         self._train, self._sent, self._events = [], [], []
 
-    def _parts(self, datagrams: Train) -> list[str]:
-        """Describe packets in an order that does not depend on how many are sent at once.
+    def _parts(self, datagrams: Train) -> Train:
+        """Packets without tags, and where they go, in an order that does not depend on how many are sent at once.
 
         Of several, bare results make runs (Packet.run), and each kind waits in a queue of its own.
         """
-        found = []
+        parts: Train = []
         for data, destination in datagrams:
-            packet = parse(data)
-            slots = self._slots.get(packet.generation, 1)
-            parts = [packet.part(index, slots).to_bytes() for index in range(packet.run)] if packet.run > 1 else [data]
-            found += [f"to {destination}: {describe(part)} {part[HEADER_BYTES:].hex()}" for part in parts]
-        return sorted(found)
+            whole = [data]
+            if data[OFFSET_FLAGS] & Flag.RUN and data[OFFSET_KIND] == Kind.RESULT:
+                packet = parse(data)
+                slots = self._slots.get(packet.generation, 1)
+                whole = [packet.part(index, slots).to_bytes() for index in range(packet.run)]
+            parts += [(each[:OFFSET_CHECKSUM] + NO_TAG + each[HEADER_BYTES:], destination) for each in whole]
+        return sorted(parts)
 
     # --- the calls of a controller: see AnySwitchMachine ---
 
@@ -254,7 +259,16 @@ def _counts(machine: Switch, job: int) -> dict[str, int]:
     return {name: count for name, count in machine.job_counters(job).items() if name not in IN_RUNS}
 
 
-def _same(what: str, singly: object, in_trains: object) -> None:
+def _in_words(train: Train) -> list[str]:
+    return [f"to {destination}: {describe(data)} {data[HEADER_BYTES:].hex()}" for data, destination in train]
+
+
+T = TypeVar("T")
+
+
+def _same(what: str, singly: T, in_trains: T, in_words: Callable[[T], object] = repr) -> None:
     """Raise TrainError unless both machines have done the same."""
     if singly != in_trains:
-        raise TrainError(f"{what}: {in_trains!r} after a train, and {singly!r} after the same datagrams one by one")
+        raise TrainError(
+            f"{what}: {in_words(in_trains)} after a train, and {in_words(singly)} after the same datagrams one by one"
+        )
