@@ -17,13 +17,28 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e6
 _FORM = "{}://host:port"
 
 
+def host_and_port(host: str, port: int | str) -> str:
+    """`10.0.0.1:4919`, `node1:4919`, `[fd00::1]:4919`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_brackets(what: str, text: str, before: str = "") -> None:
     """ConfigurationError for an IPv6 address without brackets, whose last group nobody can tell from a port."""
     host, _, port = text.rpartition(":")
     if ":" in host and "[" not in host and "@" not in host:
+        if not _is_ipv6(host) and _is_ipv6(text):  # all of it is the address, so the port is missing
+            host, port = text, "4919"
         raise ConfigurationError(
-            f"{what} is an IPv6 address without brackets. Remedy: write it in brackets, as in {before}[{host}]:{port}"
+            f"{what} is an IPv6 address without brackets. Remedy: write it in brackets, as in "
+            f"{before}{host_and_port(host, port)}"
         )
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +73,7 @@ class SwitchAddress:
             return self.host == "localhost"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{host_and_port(self.host, self.port)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from fanin.addresses import host_and_port
 from fanin.errors import FaninError
 from fanin.host.torch.collectives.timeline import RESTART_VARIABLE
 from fanin.host.torch.meeting.store_host import AGENT_STORE
@@ -27,6 +28,7 @@ def meet(rank: int, size: int, names: Sequence[str], say: Callable[[str], None])
     Raises FaninError with the ranks that have not come, or with the address at which rank 0 was not found.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    at = host_and_port(host, port)
     serves = rank == 0 and os.environ.get(AGENT_STORE) != "True"
     try:
         bare = c10d.TCPStore(
@@ -40,7 +42,7 @@ def meet(rank: int, size: int, names: Sequence[str], say: Callable[[str], None])
             if serves
             else ("reach rank 0", "see that its rank has started, and let hosts reach each other's TCP ports")
         )
-        raise FaninError(f"rank {rank} cannot {act} at {host}:{port}: {_first_line(error)}. Remedy: {remedy}") from None
+        raise FaninError(f"rank {rank} cannot {act} at {at}: {_first_line(error)}. Remedy: {remedy}") from None
     store = c10d.PrefixStore(f"fanin advise {os.environ.get(RESTART_VARIABLE, '0')}", bare)
     store.set(_key(rank), "")
     if rank == 0:
@@ -51,7 +53,7 @@ def meet(rank: int, size: int, names: Sequence[str], say: Callable[[str], None])
         try:
             problem = store.get(VERDICT).decode()
         except RuntimeError as error:
-            problem = f"rank 0, at {host}:{port}, has ended: {_first_line(error)}. Remedy: see what it printed"
+            problem = f"rank 0, at {at}, has ended: {_first_line(error)}. Remedy: see what it printed"
     if problem:
         raise FaninError(problem)
     return store

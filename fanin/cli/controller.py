@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.addresses import host_and_port
 from fanin.cli import modes
 from fanin.cli.fields import described
 from fanin.cli.numbers import number_of_64_bits
@@ -123,7 +124,8 @@ def controller(
     with contextlib.closing(service), signals(service, embedded=False):
         if not quiet:
             adopted = service.controller.live_jobs
-            print(f"fanin controller at udp://{options.host}:{service.port}: {service.controller.engine}", flush=True)
+            at = host_and_port(options.host, service.port)
+            print(f"fanin controller at udp://{at}: {service.controller.engine}", flush=True)
             print(f"  workers send data to {switch_address}; {adopted} jobs taken over", flush=True)
         service.run()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.addresses import host_and_port
 from fanin.cli.fields import described
 from fanin.cli.switch import (
     BIND,
@@ -92,7 +93,7 @@ def deploy(
         liveness_timeout_s=liveness_timeout_s,
     )
     deployment.check()
-    reached = f"udp://{'SWITCH' if host in ('', '0.0.0.0', '::') else host}:{port}"
+    reached = f"udp://{host_and_port('SWITCH' if host in ('', '0.0.0.0', '::') else host, port)}"
     worker = f"FANIN_SWITCH={reached} torchrun ... train.py"
     if not go:
         serve = f"pass packets by way of {cpu_interface}, admit jobs at {bind}; workers send data to {switch_address}"
@@ -115,7 +116,8 @@ def deploy(
     )
     service = SwitchService(options)
     with contextlib.closing(service), signals(service, embedded=False):
-        print(f"fanin p4 deploy: controller at udp://{options.host}:{service.port}: {service.controller.engine}")
+        at = host_and_port(options.host, service.port)
+        print(f"fanin p4 deploy: controller at udp://{at}: {service.controller.engine}")
         print(f"  {service.controller.live_jobs} jobs taken over; on each worker: {worker}", flush=True)
         service.run()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fanin.addresses import host_and_port
 from fanin.errors import ConfigurationError
 from fanin.p4_ports import CPU_PORT, DROP_PORT
 
@@ -170,7 +171,7 @@ def serve(arguments: Sequence[str]) -> None:
     for name in found.passed_over:
         print(f"{PROGRAM} (fanin): {name} means nothing here", file=sys.stderr)
     host, port = found.options.p4runtime
-    until_a_signal(found.options, more=(f"Server listening on {host}:{port}",))
+    until_a_signal(found.options, more=(f"Server listening on {host_and_port(host, port)}",))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from fanin import plugins
-from fanin.addresses import SwitchAddress, check_brackets
+from fanin.addresses import SwitchAddress, check_brackets, host_and_port
 from fanin.cli import modes
 from fanin.cli.fields import described
 from fanin.cli.metrics import exporter
@@ -82,7 +82,12 @@ def made() -> Callable[..., None]:
 def switch(
     context: typer.Context,
     *,
-    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen at; port 0: any free one.")] = BIND,
+    bind: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address to listen at; [::]:4919 is for IPv6, too; port 0: any free one."
+        ),
+    ] = BIND,
     memory: Annotated[
         int | None,
         typer.Option(
@@ -286,8 +291,8 @@ def describe(service: SwitchService) -> list[str]:
 
     options = service.options
     mib = options.memory_bytes / (1 << 20)
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    addresses = " and ".join(f"{scheme}://{host}:{service.port}" for scheme in options.schemes)
+    at = host_and_port(options.host, service.port)
+    addresses = " and ".join(f"{scheme}://{at}" for scheme in options.schemes)
     lines = [f"fanin switch {fanin.__version__} at {addresses} (control: TCP port {service.port})"]
     lines += [
         f"  {scheme} data: {server.description}; ports {', '.join(map(str, server.ports))}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fanin import files
+from fanin.addresses import host_and_port
 from fanin.errors import ConfigurationError
 from fanin.watching.metrics import Sample, families
 
@@ -63,7 +64,8 @@ class Exporter:
         try:
             self._server = MetricsServer(host, port, registry)
         except OSError as error:
-            raise ConfigurationError(f"metrics at {host}:{port} cannot be had: {files.of_port(error)}") from None
+            at = host_and_port(host, port)
+            raise ConfigurationError(f"metrics at {at} cannot be had: {files.of_port(error)}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="fanin-metrics", daemon=True)
         self._thread.start()
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from fanin import files, open_files
+from fanin.addresses import host_and_port
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
 from fanin.numerics.reduction import PackedReduction, Reduction
@@ -46,8 +47,7 @@ class SwitchEndpoint:
     """Paths of the switch's shared memory, one per port; the native engine uses it if it can be mapped here."""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{','.join(map(str, self.ports))}"
+        return f"{self.scheme}://{host_and_port(self.host, ','.join(map(str, self.ports)))}"
 
 
 class Engine(Protocol):

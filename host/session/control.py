@@ -10,6 +10,7 @@ from types import TracebackType
 
 import zmq
 
+from fanin.addresses import host_and_port
 from fanin.curve import encrypt_client
 from fanin.errors import AdmissionError, SwitchUnreachableError
 from fanin.host.session.path import reach, start_hint
@@ -69,8 +70,7 @@ class ControlClient:
             opened.callback(self.monitor.close, linger=0)
             opened.callback(self._socket.disable_monitor)
             self._configure(curve_server_key)
-            host = f"[{self.host}]" if ":" in self.host else self.host
-            self._socket.connect(f"tcp://{host}:{address.port}")
+            self._socket.connect(f"tcp://{host_and_port(self.host, address.port)}")
             opened.pop_all()
 
     def send(self, request: control.Request) -> None:

@@ -13,6 +13,7 @@ import select
 import socket
 from collections.abc import Iterable
 
+from fanin.addresses import host_and_port
 from fanin.errors import SwitchUnreachableError
 from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
@@ -40,7 +41,7 @@ class UdpTransport:
     """A socket to `udp://host:port`. SwitchUnreachableError when the name does not resolve or has no route."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._address = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
+        self._address = f"udp://{host_and_port(host, port)}"
         self._trouble = ""
         self._socket = self._connect(host, port)
         self._sender = Sender(self._socket)

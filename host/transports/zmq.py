@@ -16,6 +16,7 @@ from time import monotonic
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from fanin.addresses import host_and_port
 from fanin.curve import encrypt_client
 from fanin.errors import SwitchUnreachableError
 from fanin.host.transports.forking import OwnConnection
@@ -53,8 +54,8 @@ class ZmqTransport:
     """
 
     def __init__(self, host: str, port: int, *, curve_server_key: str | None, connect_timeout_s: float) -> None:
-        host = f"[{host}]" if ":" in host else host
-        self._address = f"zmq://{host}:{port}"
+        at = host_and_port(host, port)
+        self._address = f"zmq://{at}"
         self._trouble = ""
         self._connection = OwnConnection(port)
         with contextlib.ExitStack() as opened:  # where files run out half way, too, nothing stays open
@@ -68,7 +69,7 @@ class ZmqTransport:
             self._poller.register(self._socket, zmq.POLLIN)
             self._poller.register(self._waker.fileno(), zmq.POLLIN)
             self._configure(curve_server_key)
-            self._connect(f"tcp://{host}:{port}", connect_timeout_s, curve_server_key is not None)
+            self._connect(f"tcp://{at}", connect_timeout_s, curve_server_key is not None)
             opened.pop_all()
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 from p4.v1 import p4runtime_pb2
 
 from fanin import files
+from fanin.addresses import host_and_port
 from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.formats.frames import Endpoint, mac_of
 from fanin.p4_ports import CPU_PORT, DROP_PORT
@@ -179,7 +180,8 @@ def open_device(
         udp.close()
         raise
     udp.start(service.receive, service.receive_natively)
-    where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {control[0]}:{server.port}, device {device_id}"
+    served = host_and_port(control[0], server.port)
+    where = f"data at udp://{data[0]}:{udp.port}, P4Runtime at {served}, device {device_id}"
     return ServedDevice(udp, server, f"P4 program in the emulator, {engine}; {where}{', TLS' * (tls is not None)}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from fanin.addresses import host_and_port
 from fanin.curve import client_keys
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
@@ -76,8 +77,7 @@ class ParentLink:
                 raise ConfigurationError("FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key") from None
             self.socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.socket.connect(f"tcp://{host}:{address.port}")
+        self.socket.connect(f"tcp://{host_and_port(self._host, address.port)}")
 
     def poller(self) -> zmq.Poller:
         """A poller with the parent's socket and its monitor registered, and with the methods of select.poll."""

@@ -22,6 +22,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fanin import files, schemes
+from fanin.addresses import host_and_port
 from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError, SwitchLostError
 from fanin.extension import tag_algorithms
@@ -154,7 +155,7 @@ class SwitchService:
         self.controller: AnyController
         if self._parent is not None:
             plane = planes[tree_scheme()]
-            path = self._parent.path(f"{tree_scheme()}://{self.host}:{self.port}")
+            path = self._parent.path(f"{tree_scheme()}://{host_and_port(self.host, self.port)}")
             self.controller = LeafController(
                 limits,
                 plane.server,

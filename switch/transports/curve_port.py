@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from fanin.addresses import host_and_port
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.switch.transports.hang_ups import HangUps
@@ -72,7 +73,7 @@ class CurvePort:
             if heartbeat is not None:
                 self._socket.setsockopt(zmq.HEARTBEAT_IVL, round(heartbeat.interval_s * 1000))
                 self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(heartbeat.timeout_s * 1000))
-            self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
+            self._socket.bind(f"tcp://{host_and_port(host, port or '*')}")
             for socket in (self._socket, self._hang_ups.socket):
                 self._epoll.register(int(socket.getsockopt(zmq.FD)), select.EPOLLIN)
         except zmq.ZMQError as error:

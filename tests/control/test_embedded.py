@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import pytest
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session import embedded
 from fanin.host.session.embedded import start_switch
-from fanin.options import Options
+from fanin.options import Options, SwitchAddress
+from fanin.switch.controller.leaf import LeafController
 from tests.support.processes import DEADLINE_S, join_all, many_files, options, reduce_together, until
 from tests.support.services import a_service, address_of
 
@@ -133,6 +135,18 @@ def test_a_switch_finds_what_a_relative_path_names(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", "own")
     with start_switch("127.0.0.1", Options()):
         assert Path("found").exists()
+
+
+def test_a_leaf_at_an_ipv6_address_tells_its_parent_one_that_can_be_used() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with a_service(host="::1") as parent:
+        above = SwitchAddress("udp", "::1", parent.port)
+        with a_service(host="::1", parent=above, schemes=("udp",)) as leaf:
+            controller = leaf.controller
+            assert isinstance(controller, LeafController)
+            own = SwitchAddress.parse(controller.parent.own_address)
+            assert own == SwitchAddress("udp", "::1", leaf.port)
 
 
 @pytest.mark.parametrize("refused", [0, 1], ids=["the first", "another"])

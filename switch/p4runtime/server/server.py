@@ -18,6 +18,7 @@ from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from fanin import files
+from fanin.addresses import host_and_port
 from fanin.errors import ConfigurationError
 from fanin.switch.p4runtime.server.arbitration import MAX_STREAMS, Arbitration, Standing
 from fanin.switch.p4runtime.server.device import Device
@@ -371,7 +372,7 @@ class GrpcServer:
         self._service = service
         self._server = grpc.server(futures.ThreadPoolExecutor(THREADS, "fanin p4runtime"), options=options)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = host_and_port(host, port)
         try:
             if tls is None:
                 self.port: int = self._server.add_insecure_port(address)
