@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from fanin.addresses import host_and_port
 from fanin.errors import SwitchUnreachableError
 from fanin.interruptions import interrupts
 from fanin.options import SwitchAddress
@@ -53,7 +54,7 @@ class Reached:
 
 def start_hint(address: SwitchAddress) -> str:
     """The remedy where no switch answers."""
-    bind = f"{_bracketed(address.host)}:{address.port}"
+    bind = host_and_port(address.host, address.port)
     return (
         f"Remedy: start one there (`fanin switch --bind {bind}`) or correct {_source(address)}; "
         f"`fanin doctor {address}` tells more"
@@ -86,6 +87,13 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
     why = f"no answer for {timeout_s:.1f} s"
     if failures:
         why = getattr(failures[0], "strerror", None) or "it is not the name of a host"
+    _, scoped, interface = address.host.partition("%")
+    if scoped and interface not in {name for _, name in socket.if_nameindex()}:
+        raise SwitchUnreachableError(
+            str(address),
+            f"switch {address}: this machine has no interface {interface!r}. Remedy: correct {_source(address)}; "
+            "`ip address` lists the interfaces, and the one that leads to the switch belongs there",
+        )
     raise SwitchUnreachableError(
         str(address),
         f"the name {address.host!r} of switch {address} does not resolve ({why}). Remedy: correct {_source(address)}, "
@@ -101,6 +109,14 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
     """
     deadline = time.monotonic() + timeout_s
     hosts = resolve(address, timeout_s)
+    if all(map(_lacks_interface, hosts)):
+        remedy = f"name it, as in {SwitchAddress(address.scheme, f'{hosts[0]}%eth0', address.port)}"
+        raise SwitchUnreachableError(
+            str(address),
+            f"no switch can be reached at {address}: a link-local address wants the interface of this machine that "
+            f"leads there. Remedy: {remedy}",
+            remedy,
+        )
     why, unreachable = "no answer", False
     for attempt in range(int(timeout_s / RETRY_INTERVAL_S) + 1):
         for host in hosts:
@@ -117,7 +133,7 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
                     raise
                 silent = isinstance(error, TimeoutError)
                 why = "no answer: a firewall drops it, or the host is down" if silent else os_error_text(error)
-                unreachable = error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+                unreachable = error.errno == errno.ENETUNREACH
         if not patient or time.monotonic() + RETRY_INTERVAL_S >= deadline:
             break
         time.sleep(RETRY_INTERVAL_S)
@@ -172,8 +188,12 @@ def exposed(facts: PathFacts, scheme: str, *, curve: bool) -> bool:
 
 def os_error_text(error: OSError) -> str:
     """An operating system error in a user's words."""
-    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+    if error.errno == errno.ENETUNREACH:
         return f"{error.strerror}: no network of this machine leads there"
+    if error.errno == errno.EHOSTUNREACH:  # nobody answers ARP or neighbour discovery, or ICMP says so
+        return f"{error.strerror}: no host has that address on its network, or a firewall rejects it"
+    if error.errno == errno.EACCES:  # ICMPv6 "administratively prohibited", as firewalld sends
+        return f"{error.strerror}: a firewall rejects it"
     if error.errno == errno.ECONNREFUSED:
         return "connection refused: nothing listens there, or a firewall rejects it"
     if error.errno == errno.EINVAL:
@@ -181,5 +201,6 @@ def os_error_text(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _lacks_interface(host: str) -> bool:
+    """Whether a numeric address is a link-local one of IPv6 without the interface that it belongs to."""
+    return ":" in host and "%" not in host and ipaddress.ip_address(host).is_link_local

@@ -60,9 +60,39 @@ def test_an_address_of_a_link_keeps_its_interface_on_the_way_to_a_switch() -> No
 
 
 def test_a_link_local_address_without_its_interface_is_explained() -> None:
-    with pytest.raises(SwitchUnreachableError, match=r"wants its interface, as in udp://\[fe80::1%eth0\]:4919"):
-        path.reach(SwitchAddress.parse("udp://[fe80::1]:4919"), 1.0, patient=False)
+    with pytest.raises(SwitchUnreachableError, match=r"Remedy: name it, as in udp://\[fe80::5%eth0\]:4711"):
+        path.reach(SwitchAddress.parse("udp://[fe80::5]:4711"), 1.0, patient=True)
     assert "wants its interface" not in path.os_error_text(OSError(errno.EPIPE, "Broken pipe"))
+
+
+def test_an_interface_that_is_not_here_is_named() -> None:
+    with pytest.raises(SwitchUnreachableError, match="this machine has no interface 'absent'"):
+        path.reach(SwitchAddress.parse("udp://[fe80::1%absent]:4919"), 1.0, patient=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("udp://fd00:51::3:4919", r"as in udp://\[fd00:51::3\]:4919"),
+        ("udp://fd00:51::3", r"as in udp://\[fd00:51::3\]:4919"),
+        ("udp://fd00:0:0:0:0:0:0:3", r"as in udp://\[fd00:0:0:0:0:0:0:3\]:4919"),
+    ],
+)
+def test_an_address_without_brackets_is_shown_with_them(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        SwitchAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENETUNREACH, "no network of this machine leads there"),
+        (errno.EHOSTUNREACH, "no host has that address on its network, or a firewall rejects it"),
+        (errno.EACCES, "a firewall rejects it"),
+    ],
+)
+def test_a_way_that_ends_is_told_from_one_that_a_firewall_closes(code: int, said: str) -> None:
+    assert path.os_error_text(OSError(code, "no")) == f"no: {said}"
 
 
 @pytest.mark.parametrize(("own", "at"), [("0.0.0.0", IPV4), ("127.0.0.1", IPV4), ("::1", IPV6), ("::", IPV6)])
