@@ -7,6 +7,7 @@ sends when. Rates are of TCP payload, as the receiver sees them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import statistics
 import struct
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fanin.transports.marks import IPV6_TCLASS, marks_of, report_marks
 from fanin.transports.path_mtu import datagram_mtu
 
 TIMEOUT_S = 10.0
@@ -38,18 +40,33 @@ ECT_0, CE = 0b10, 0b11
 """RFC 3168: the sender can use ECN; a router met congestion."""
 PACKETS = (1500, 4000, 9000)
 """Bytes of IP packets that are tried."""
-IP_UDP_BYTES = 28
-IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_RECVTOS = 10, 3, 13  # linux/in.h; Python has no names for all of them
+UDP_BYTES = 8
+IP_BYTES = {socket.AF_INET: 20, socket.AF_INET6: 40}
+MAPPED = "::ffff:"
+"""Beginning of an IPv4 address at a socket for both families (RFC 4291, section 2.5.5.2)."""
+IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_PROBE = 10, 23, 3  # linux/in.h, linux/in6.h; Python has no names for them
+MARKED = {
+    socket.AF_INET: (socket.IPPROTO_IP, IP_MTU_DISCOVER, socket.IP_TOS),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_TCLASS),
+}
+"""By family: level and names of the options that forbid fragments and set the ECN field."""
 DATAGRAM_ATTEMPTS = 5
 PORT_TRIES = 20
 
 
 def _sockets() -> tuple[socket.socket, socket.socket]:
-    """Two sockets of one number, for connections and for datagrams; OSError where there is none."""
+    """Two sockets of one number, for connections and for datagrams; OSError where there is none.
+
+    They are for IPv6 and IPv4 where this machine has both.
+    """
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     for tries_left in reversed(range(PORT_TRIES)):
-        connections = socket.create_server(("", 0), backlog=256)
-        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        connections = socket.create_server(("", 0), family=family, backlog=256, dualstack_ipv6=both)
+        datagrams = socket.socket(family, socket.SOCK_DGRAM)
         try:
+            if both:
+                datagrams.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             datagrams.bind(("", connections.getsockname()[1]))
             return connections, datagrams
         except OSError:  # the system chooses a number for connections, which datagrams of another program may have
@@ -77,7 +94,7 @@ class Listener:
         self.number = number
         self._tcp, self._udp = _sockets()
         self.port = int(self._tcp.getsockname()[1])
-        self._udp.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+        report_marks(self._udp)
         self._udp.settimeout(0.2)
         self._lock = threading.Lock()
         self._rates: dict[int, float] = {}
@@ -171,7 +188,7 @@ class Listener:
     def _receive_datagrams(self) -> None:
         while not self._closing.is_set():
             try:
-                data, ancillary, _, _ = self._udp.recvmsg(1 << 16, 64)
+                data, ancillary, _, source = self._udp.recvmsg(1 << 16, 64)
             except TimeoutError:
                 continue
             except OSError:
@@ -179,8 +196,9 @@ class Listener:
             if len(data) < PROBE.size or not data.startswith(MARK):
                 continue
             _, host, size = PROBE.unpack_from(data)
-            marks = {value[0] & CE for level, kind, value in ancillary if level == socket.IPPROTO_IP and value}
-            if len(data) + IP_UDP_BYTES == size:
+            marks = marks_of(ancillary)
+            wide = ":" in source[0] and not source[0].startswith(MAPPED)
+            if len(data) + UDP_BYTES + IP_BYTES[socket.AF_INET6 if wide else socket.AF_INET] == size:
                 with self._lock:
                     self._sizes[host] = max(size, self._sizes.get(host, 0))
                     self._marks.setdefault(host, set()).update(marks)
@@ -209,9 +227,24 @@ def round_trip_s(to: tuple[str, int], own: int) -> float:
 
 def interface_mtu(to: tuple[str, int]) -> int:
     """MTU of this host's interface on the way to another one, or less where a router has said so. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(to)
+    with _datagrams_to(to) as probe:
         return datagram_mtu(probe)
+
+
+@contextlib.contextmanager
+def _datagrams_to(to: tuple[str, int]) -> Iterator[socket.socket]:
+    """A datagram socket that is connected to the first address of that host to which there is a route; OSError."""
+    found = socket.getaddrinfo(*to, type=socket.SOCK_DGRAM)
+    for tries_left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(address)
+            except OSError:
+                if not tries_left:
+                    raise
+                continue
+            yield probe
+            return
 
 
 def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:
@@ -236,12 +269,13 @@ def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:
 
 def send_datagrams(to: Sequence[tuple[str, int]], own: int) -> None:
     """Send to each host datagrams of all lengths in PACKETS, which may not be fragmented, with both marks of ECN."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-        for mark in (ECT_0, CE):
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, mark)
-            for size in PACKETS:
-                data = PROBE.pack(MARK, own, size).ljust(size - IP_UDP_BYTES, b"\0")
-                for each in [*to] * DATAGRAM_ATTEMPTS:
-                    with contextlib.suppress(OSError):  # longer than this host's own link carries
-                        probe.sendto(data, each)
+    with contextlib.ExitStack() as opened:
+        probes = [opened.enter_context(_datagrams_to(each)) for each in to]
+        for mark, size in itertools.product((ECT_0, CE), PACKETS):
+            for probe in probes * DATAGRAM_ATTEMPTS:
+                level, discovery, field = MARKED[probe.family]
+                probe.setsockopt(level, discovery, PMTUDISC_PROBE)
+                probe.setsockopt(level, field, mark)
+                data = PROBE.pack(MARK, own, size).ljust(size - UDP_BYTES - IP_BYTES[probe.family], b"\0")
+                with contextlib.suppress(OSError):  # longer than this host's own link carries
+                    probe.send(data)

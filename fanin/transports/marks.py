@@ -39,11 +39,16 @@ def report_marks(opened: socket.socket) -> None:
 
 def is_marked(control: Control) -> bool:
     """Whether the control messages of a received datagram say that it met congestion."""
-    return any(
-        bool(data) and data[0] & ECN_MASK == ECN_CONGESTION
+    return ECN_CONGESTION in marks_of(control)
+
+
+def marks_of(control: Control) -> set[int]:
+    """The ECN fields that the control messages of a received datagram report: one, or none."""
+    return {
+        data[0] & ECN_MASK
         for level, kind, data in control
-        if (level, kind) in ((socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, IPV6_TCLASS))
-    )
+        if data and (level, kind) in ((socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, IPV6_TCLASS))
+    }
 
 
 class Sender:

@@ -45,7 +45,7 @@ from fanin.advice.forecasts import (
     with_mtu,
 )
 from fanin.advice.jumbo_notes import jumbo_notes
-from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
+from fanin.advice.link_probes import Listener, interface_mtu, round_trip_s, send_datagrams, stream
 from fanin.advice.meeting_point import GIVE_UP_AFTER_S, PATIENCE_S, missing
 from fanin.advice.own_processors import core_limit, core_speed, idle_share, own_core_limit
 from fanin.cli.advise import _explain, without_hosts
@@ -270,9 +270,13 @@ def test_the_last_whole_step_of_a_timeline_is_the_profile() -> None:
     assert profile_of(lines[:3]) is None
 
 
-def test_links_are_probed_over_sockets() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_links_are_probed_over_sockets(host: str) -> None:
+    if host == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
     with Listener(0) as one, Listener(1) as two:
-        there = ("127.0.0.1", two.port)
+        there = (host, two.port)
+        assert interface_mtu(there) > 9000
         assert 0 < round_trip_s(there, 0) < 10
         stream([there], 0, 0.3)
         rates = two.rates()
