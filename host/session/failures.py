@@ -103,13 +103,17 @@ def workers_gone(
     if lost and explanation is not None and explanation.gave_up:
         parts.append(f"{who.name(lost)} of job {who.job_name!r} at switch {who.address}: {explanation.gave_up}")
     elif lost:
+        are, it, them = ("is", "it", "it") if len(lost) == 1 else ("are", "they", "them")
         parts.append(
-            f"{who.name(lost)} of job {who.job_name!r} is lost: it hung up on switch {who.address} without leaving, or "
-            f"nothing came from it for {timeout_s:g} s, so its process died or was stopped, or its network is gone"
+            f"{who.name(lost)} of job {who.job_name!r} {are} lost: {it} hung up on switch {who.address} without "
+            f"leaving, or nothing came from {them} for {timeout_s:g} s, since a process died or was stopped, or a "
+            "network is gone"
         )
     if left:
         parts.append(f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it")
     remedy = "see the output of that rank, then start the job again"
+    if who.rank in lost:  # it lives, so its packets do not arrive, as behind a firewall that changed
+        remedy = f"see why nothing from here arrives there (`fanin doctor {who.address}`), then start the job again"
     return WorkerLostError((*lost, *left), f"{'; '.join(parts)}. Remedy: {remedy}")
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.session.failures import MemberNames
+from fanin.host.session.failures import MemberNames, workers_gone
 from fanin.host.session.joining import Joined
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, PackedReduction, Reduction, sum_in_place
@@ -256,3 +256,21 @@ def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.L
     assert session.take_changes() == []
     assert session.members == (0, 1, 3)
     assert session.failure is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "said", "remedy"),
+    [
+        ((1,), "rank 1 (b:2) of job 'j' is lost: it hung up", "see the output of that rank"),
+        ((1, 2), "ranks 1 (b:2) and 2 of job 'j' are lost: they hung up", "see the output of that rank"),
+        ((0, 1), "ranks 0 (a:1) and 1 (b:2) of job 'j' are lost: they hung up", "`fanin doctor udp://[fd00::1]:4919`"),
+    ],
+)
+def test_a_rank_that_is_lost_itself_is_sent_to_its_path(lost: tuple[int, ...], said: str, remedy: str) -> None:
+    """It lives, so its packets no longer arrive at the switch, as behind a firewall that has changed."""
+    address = SwitchAddress("udp", "fd00::1", 4919)
+    who = MemberNames(address=address, job_name="j", rank=0, size=3, processes=("a:1", "b:2"))
+    error = workers_gone(who, lost, (), 30.0)
+    assert error.ranks == lost
+    assert said in str(error)
+    assert remedy in str(error).partition("Remedy: ")[2]
