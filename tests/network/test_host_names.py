@@ -91,6 +91,10 @@ def hosts_to_be() -> Iterator[subprocess.Popen[str]]:
         ("debian", "", ["eth,fd00::1/64"], "fd00::1 False"),
         ("debian", "", [], "127.0.0.1 True"),
         ("127.0.0.1", "slow", ["slow,10.1.0.1/24"], "127.0.0.1 True"),
+        ("fd00::9", "fast", ["slow,10.1.0.1/24,fd00::1/64", "fast,10.2.0.1/24,fd01::1/64"], "fd01::1 False"),
+        ("10.1.0.9", "fast", ["slow,10.1.0.1/24,fd00::1/64", "fast,10.2.0.1/24,fd01::1/64"], "10.2.0.1 False"),
+        ("fe80::9%eth", "", ["eth,fe80::1/64,fd00::1/64"], "fd00::1 False"),
+        ("fe80::9%eth", "", ["eth,fe80::1/64"], "rank ?: interface eth, which leads to MASTER_ADDR=fe80::9%eth, has"),
     ],
 )  # fmt: skip
 def test_others_reach_a_host_where_it_says_they_do(

@@ -221,7 +221,7 @@ CARDS = {
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text of FANIN_INTERFACES is that of a host with these network cards."""
 
-    def found(chosen: InterfaceList, text: str) -> tuple[NetworkCard, ...]:
+    def found(chosen: InterfaceList, text: str, like: str) -> tuple[NetworkCard, ...]:
         if text not in CARDS:
             raise ConfigurationError(f"FANIN_INTERFACES={text}: this machine has no interface {text}")
         return CARDS[text]

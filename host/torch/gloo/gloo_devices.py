@@ -17,7 +17,14 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.meeting.reachable import GLOO_INTERFACES, is_loopback, one_machine, reachable_host
+from fanin.host.torch.meeting.network_interfaces import address_of
+from fanin.host.torch.meeting.reachable import (
+    GLOO_INTERFACES,
+    is_loopback,
+    one_machine,
+    own_address_at_meeting,
+    reachable_host,
+)
 
 WORK_THREADS = 1
 """Threads of a group that carry out its collectives, in the order of the calls."""
@@ -34,11 +41,17 @@ class Devices:
         """Groups over these devices."""
         names = [name for name in interfaces.split(",") if name]
         if names:
-            self._devices = [_gloo.create_device(interface=name) for name in names]
+            self._devices = [_gloo.create_device(**self._at(name)) for name in names]
         elif host := unlike_gloos_choice():
             self._devices = [_gloo.create_device(hostname=host)]
         else:
             self._devices = [_gloo.create_default_device()]
+
+    @staticmethod
+    def _at(name: str) -> dict[str, str]:
+        """Arguments of a device at that interface. gloo by itself takes IPv4 where the interface has both families."""
+        address = address_of(name, own_address_at_meeting())
+        return {"hostname": address} if address is not None and ":" in address else {"interface": name}
 
     def group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         """Make a gloo group over these devices; returns once every rank has connected to every other.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import logging
@@ -24,6 +25,7 @@ ADDRESS = struct.Struct("20x4s16x")
 IFF_LOOPBACK, IFF_RUNNING = 0x8, 0x40  # linux/if.h
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 GLOBAL_SCOPE = "00"
+IFA_F_TEMPORARY, IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_TENTATIVE = 0x01, 0x08, 0x20, 0x40  # linux/if_addr.h
 SPEED = "/sys/class/net/{}/speed"
 """Rate of an interface in Mbit/s (Linux, Documentation/ABI/testing/sysfs-class-net); -1, or no answer, where it has
 none, as a virtual one has."""
@@ -45,8 +47,28 @@ class NetworkCard:
     """Rate of its link in Mbit/s, as its driver reports it."""
 
 
-def network_cards(chosen: InterfaceList, text: str) -> tuple[NetworkCard, ...]:
-    """The interfaces that `chosen`, given as `text`, names; ConfigurationError where one is not usable."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the kernel sends to a host."""
+
+    own: str
+    """The numeric address from which it sends, without an interface."""
+    target: str
+    """The numeric address of the host, as the resolver has it."""
+    interface: str = ""
+    """The interface of a link-local own address; empty for any other."""
+
+    @property
+    def is_link_local(self) -> bool:
+        """Whether the own address names this machine only together with an interface, which each host calls its own."""
+        return bool(self.interface)
+
+
+def network_cards(chosen: InterfaceList, text: str, like: str = "") -> tuple[NetworkCard, ...]:
+    """The interfaces that `chosen`, given as `text`, names; ConfigurationError where one is not usable.
+
+    `like`: an address, whose family is preferred where an interface has addresses of both.
+    """
     there = [name for _, name in socket.if_nameindex()]
     usable = [name for name in there if _is_connected(name) and address_of(name) is not None]
     found = chosen.select(there, usable)
@@ -65,18 +87,32 @@ def network_cards(chosen: InterfaceList, text: str) -> tuple[NetworkCard, ...]:
     if why:
         usable_here = f"those that are up and have an address are {', '.join(usable)}" if usable else "none is usable"
         raise ConfigurationError(f"FANIN_INTERFACES={text}: {why}; {usable_here}. Remedy: `ip address` lists them")
-    return tuple(NetworkCard(name, address_of(name) or "", rate, _speed_mbps(name)) for name, rate in found)
+    return tuple(NetworkCard(name, address_of(name, like) or "", rate, _speed_mbps(name)) for name, rate in found)
+
+
+def way_to(host: str) -> Way | None:
+    """The way to a name or address; None where none leads there. Sends nothing.
+
+    Of a name with several addresses it is the way to the first one to which this machine has a route: a name may have
+    an IPv6 address, and this machine none.
+    """
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, _, _, _, target in found:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # a datagram socket sends nothing here; the system only picks the way
+            own = probe.getsockname()
+            interface = socket.if_indextoname(own[3]) if family == socket.AF_INET6 and own[3] else ""
+            return Way(str(own[0]), str(target[0]), interface)
+    return None
 
 
 def own_address_towards(host: str) -> str | None:
     """The address from which the kernel sends to a name or address; None where no way leads there. Sends nothing."""
-    try:
-        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
+    way = way_to(host)
+    return None if way is None else way.own
 
 
 def card_towards(host: str) -> str:
@@ -95,7 +131,9 @@ def warn_of_idle_cards(cards: Sequence[NetworkCard], hosts: Iterable[str]) -> No
     if len(cards) < 2 or not (others := tuple(hosts)):  # looking names up may take time
         return
     used = {own_address_towards(host) for host in others}
-    if idle := [card.name for card in cards if card.address not in used]:
+    # An interface may have several IPv6 addresses, of which the kernel sends from another one than the card's.
+    through = {interface_of(address) for address in used if address is not None}
+    if idle := [card.name for card in cards if card.address not in used and card.name not in through]:
         log.warning(
             "FANIN_INTERFACES: this host sends nothing through %s, since other interfaces are on the way to %s. "
             "Remedy: give every card a network of its own, on all hosts",
@@ -112,16 +150,23 @@ def _speed_mbps(interface: str) -> int | None:
     return speed if speed > 0 else None
 
 
-def address_of(interface: str) -> str | None:
-    """An address of that interface by which others reach it, IPv4 if there is one; None where it has none."""
+def address_of(interface: str, like: str = "") -> str | None:
+    """An address of that interface by which others reach it; None where it has none.
+
+    Where it has addresses of both families: one of the family of the address `like`, IPv4 without it.
+    """
+    wide = [address for name, address in _ipv6_addresses() if name == interface]
     try:
-        return str(ipaddress.IPv4Address(ADDRESS.unpack(_ask(SIOCGIFADDR, interface))[0]))
+        narrow = [str(ipaddress.IPv4Address(ADDRESS.unpack(_ask(SIOCGIFADDR, interface))[0]))]
     except OSError:
-        return next((address for name, address in _ipv6_addresses() if name == interface), None)
+        narrow = []
+    return next(iter(wide + narrow if ":" in like else narrow + wide), None)
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has that address; None where none has it."""
+    """The interface that has that address; None where none has it, or it is link-local."""
+    if ":" in address:
+        return next((name for name, its in _ipv6_addresses() if its == address), None)
     return next((name for _, name in socket.if_nameindex() if address_of(name) == address), None)
 
 
@@ -147,17 +192,22 @@ def _has_flag(interface: str, flag: int) -> bool:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Names of interfaces and their IPv6 addresses of global scope."""
+    """Names of interfaces and their IPv6 addresses of global scope (unique local ones are) that can be used.
+
+    Those that stay come first: before temporary addresses (RFC 8981), which change every day, and deprecated ones.
+    """
     try:
         lines = IPV6_ADDRESSES.read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    found = [line.split() for line in lines]
-    return [
-        (name, str(ipaddress.IPv6Address(bytes.fromhex(digits))))
-        for digits, _, _, scope, _, name in found
+    found = [
+        (int(flags, 16), name, str(ipaddress.IPv6Address(bytes.fromhex(digits))))
+        for digits, _, _, scope, flags, name in map(str.split, lines)
         if scope == GLOBAL_SCOPE
     ]
+    usable = [each for each in found if not each[0] & (IFA_F_TENTATIVE | IFA_F_DADFAILED)]
+    usable.sort(key=lambda each: bool(each[0] & (IFA_F_TEMPORARY | IFA_F_DEPRECATED)))
+    return [(name, address) for _, name, address in usable]
 
 
 def _ask(what: int, interface: str) -> bytes:

@@ -43,6 +43,7 @@ from typing import Literal
 from fanin.addresses import HOSTS, RANK0, SwitchAddress, SwitchList
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.torch.meeting.network_interfaces import NetworkCard, network_cards
+from fanin.host.torch.meeting.reachable import own_address_at_meeting
 from fanin.options import Options
 from fanin.protocol.spread import optimal_parts, weights_of
 from fanin.protocol.wire import MAX_WORKERS
@@ -221,7 +222,7 @@ def card_rates(leaders: Sequence[Facts]) -> list[tuple[float, ...]]:
 def cards_of(options: Options) -> tuple[NetworkCard, ...]:
     """The network cards that FANIN_INTERFACES names; none where it is not set. ConfigurationError: one is unusable."""
     chosen = options.interface_list
-    return () if chosen is None else network_cards(chosen, options.interfaces or "")
+    return () if chosen is None else network_cards(chosen, options.interfaces or "", own_address_at_meeting())
 
 
 def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[tuple[int, ...], ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import socket
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch.meeting.network_interfaces import address_of, address_outside
+from fanin.host.torch.meeting.network_interfaces import address_of, address_outside, way_to
 
 GLOO_INTERFACES = "GLOO_SOCKET_IFNAME"
 """gloo's variable: names of interfaces, separated by commas."""
@@ -21,24 +20,20 @@ def reachable_host() -> str:
     that GLOO_SOCKET_IFNAME names first, as of a network that is faster than the one to MASTER_ADDR. Otherwise
     MASTER_ADDR itself where it names this machine, since the others resolved it too, or the address that this machine
     uses on the way there. Where the name of this machine is a loopback address, as Debian has it: its address on the
-    way out. Raises ConfigurationError for an interface without an address.
+    way out. Where MASTER_ADDR is a link-local IPv6 address: another address of the interface towards it, since hosts
+    may call their interfaces differently. Raises ConfigurationError for an interface without an address.
     """
     master = os.environ.get("MASTER_ADDR", "")
-    if not master:
+    way = way_to(master) if master else None
+    if way is None:
         return "127.0.0.1"
-    try:
-        family, _, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # a datagram socket sends nothing here; the system only picks the way
-            own = str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+    own = way.own
     if is_loopback(own):
         alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
         if alone or master in ("localhost", "::1") or master.startswith("127."):
             return "127.0.0.1"
     if interface := os.environ.get(GLOO_INTERFACES, "").split(",")[0]:
-        if (address := address_of(interface)) is None:
+        if (address := address_of(interface, own_address_at_meeting())) is None:
             raise ConfigurationError(
                 f"{GLOO_INTERFACES}={interface}: this machine has no interface of that name with an address. Remedy: "
                 "`ip address` lists them"
@@ -46,7 +41,24 @@ def reachable_host() -> str:
         return address
     if is_loopback(own):
         return address_outside() or "127.0.0.1"
-    return master if own == target[0] else own
+    if way.is_link_local:
+        if (address := address_of(way.interface, own)) is None:
+            raise ConfigurationError(
+                f"rank {os.environ.get('RANK', '?')}: interface {way.interface}, which leads to MASTER_ADDR={master}, "
+                "has a link-local address alone, which other hosts cannot use. Remedy: give interfaces of all hosts "
+                "addresses of one network, such as fd00::1/64, and set MASTER_ADDR to one of them"
+            )
+        return address
+    return master if own == way.target else own
+
+
+def own_address_at_meeting() -> str:
+    """The address from which this machine sends to MASTER_ADDR; empty where that is none, or loopback.
+
+    The other ranks reach MASTER_ADDR, too, so they have addresses of its family.
+    """
+    way = way_to(os.environ.get("MASTER_ADDR", ""))
+    return "" if way is None or is_loopback(way.own) else way.own
 
 
 def one_machine() -> bool:
