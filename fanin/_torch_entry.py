@@ -17,6 +17,8 @@ def register() -> None:
     try:
         import torch.distributed as dist
 
+        import fanin.endings  # noqa: F401 (now, so that what a program registers with atexit later is called earlier)
+
         if dist.is_available() and "FANIN" not in dist.Backend._plugins:
             dist.Backend.register_backend("fanin", _create, extended_api=True, devices=["cpu", "cuda"])
             # Since 2.15 torch hangs a recorder on every group whose backend is not named here, and fails on one that is

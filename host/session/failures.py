@@ -241,7 +241,7 @@ def session_closed(job_name: str, rank: int) -> FaninError:
     """The error of a wait or a call after the session was closed: the collective had not ended by then."""
     return FaninError(
         f"the session of rank {rank} in job {job_name!r} was closed before the collective had ended. Remedy: wait for "
-        "collectives before the group is destroyed"
+        "collectives before the group is destroyed or the program ends"
     )
 
 

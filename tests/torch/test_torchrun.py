@@ -20,6 +20,22 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 RANKS = 2
 LIMIT_S = 240.0
 """Far more than three imports of torch take; only what hangs waits for it."""
+SUMS_AT_ITS_END = """
+import atexit
+
+import torch
+import torch.distributed as dist
+
+
+def report() -> None:
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    print(f"at the end of rank {dist.get_rank()}: {summed.sum().item():g}", flush=True)
+
+
+atexit.register(report)
+dist.init_process_group("fanin")
+"""
 
 
 def test_a_script_that_names_only_the_backend_runs_with_a_switch_of_its_own() -> None:
@@ -43,6 +59,20 @@ def test_the_same_script_uses_the_switch_that_the_environment_names() -> None:
         stats = ask(switch.address, control.Ask(), timeout_s=DEADLINE_S)
         assert isinstance(stats, control.Stats)
         assert sum(report.counters["packets_in"] for report in stats.data) > RANKS
+
+
+def test_what_a_program_registers_with_atexit_before_it_has_a_group_may_use_the_group(tmp_path: Path) -> None:
+    """A logger may add up its counts there, as it may over gloo; the session had been closed by then."""
+    script = tmp_path / "sums_at_its_end.py"
+    script.write_text(SUMS_AT_ITS_END)
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [*command, f"--master-port={free_port()}", str(script)],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(RANKS):
+        assert f"at the end of rank {rank}: 6" in done.stdout, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("victim", [thorough(0), thorough(1)])

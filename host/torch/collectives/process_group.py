@@ -5,7 +5,6 @@ The collectives are in torch_calls.py, under the names that torch looks for.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from fanin.endings import at_end
 from fanin.errors import FaninError
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.leased import LeasedSession
@@ -407,7 +407,6 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-@atexit.register
 def _leave_all() -> None:
     """A program that ends without destroy_process_group leaves in order, so that its peers need not miss it."""
     for group in list(_GROUPS):
@@ -416,3 +415,6 @@ def _leave_all() -> None:
         leaving.join()  # for as long as `close` may take, which is bounded
     WATCH.stop()
     WORK.end(STOP_TIMEOUT_S)
+
+
+at_end(_leave_all)

@@ -5,7 +5,6 @@ A switch that a rank has started serves the jobs of one secret only, so groups m
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
@@ -13,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fanin.endings import at_end
 from fanin.host.session.embedded import EmbeddedSwitch, start_switch
 from fanin.host.torch.meeting.network_interfaces import own_address_towards
 from fanin.host.torch.meeting.reachable import reachable_host
@@ -114,5 +114,5 @@ def _let_go(started: _Started) -> None:
 
 
 STARTED = StartedSwitches()
-atexit.register(STARTED.close)
+at_end(STARTED.close)
 os.register_at_fork(after_in_child=STARTED.forget)

@@ -19,7 +19,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import logging
@@ -34,6 +33,7 @@ from datetime import timedelta
 from torch._C import _distributed_c10d as c10d
 
 from fanin import json_log
+from fanin.endings import at_end
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError, StoreSilentError
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -368,4 +368,4 @@ def _stop_all() -> None:
         each.stop()
 
 
-atexit.register(_stop_all)
+at_end(_stop_all)
