@@ -243,16 +243,19 @@ def _read_report(child: _Child, address: SwitchAddress) -> SwitchReport:
     except (ValueError, TypeError, KeyError):
         raise _failed(address, f"it reported {line[:200]!r}") from None
     if report.error:
-        raise _failed(address, report.error)
+        raise SwitchUnreachableError(str(address), f"{_failure(address)}: {report.error}")  # has a remedy of its own
     return report
 
 
 def _failed(address: SwitchAddress, why: str) -> SwitchUnreachableError:
     return SwitchUnreachableError(
         str(address),
-        f"the switch that this rank starts beside itself on {address.host} did not come up: {why}. Remedy: start one "
-        "yourself with `fanin switch` and set FANIN_SWITCH",
+        f"{_failure(address)}: {why}. Remedy: start one yourself with `fanin switch` and set FANIN_SWITCH",
     )
+
+
+def _failure(address: SwitchAddress) -> str:
+    return f"the switch that this rank starts beside itself on {address.host} did not come up"
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fanin import open_files
 from fanin.errors import SwitchUnreachableError
 from fanin.host.session import embedded
 from fanin.host.session.embedded import start_switch
@@ -36,6 +37,19 @@ with start_switch("127.0.0.1", Options()) as switch:
     except KeyboardInterrupt:
         pass
 """
+
+FEW_FILES = """
+import resource, sys
+from fanin.errors import SwitchUnreachableError
+from fanin.host.session.embedded import start_switch
+from fanin.options import Options
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+try:
+    start_switch("127.0.0.1", Options())
+except SwitchUnreachableError as error:
+    print(error)
+"""
+"""A program that starts a switch where few files may be open."""
 
 
 def alive(pid: int) -> bool:
@@ -115,8 +129,18 @@ def test_its_ports_are_of_the_range_that_the_rank_was_given() -> None:
 
 
 def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
-    with pytest.raises(SwitchUnreachableError, match=r"no-such\.invalid.*no name or address of this machine"):
+    with pytest.raises(SwitchUnreachableError, match=r"no-such\.invalid.*no name or address of this machine") as told:
         start_switch("no-such.invalid", Options())
+    assert str(told.value).count("Remedy: ") == 1
+
+
+def test_it_names_one_remedy_where_it_may_open_too_few_files() -> None:
+    """A switch that the user starts would meet the same limit, so that the advice to start one is left out."""
+    program = [sys.executable, "-c", FEW_FILES, str(open_files.NEEDED - 1)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert "files may be open" in done.stdout
+    assert done.stdout.count("Remedy: ") == 1
+    assert "ulimit -n" in done.stdout
 
 
 def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
