@@ -20,16 +20,20 @@ import os
 import signal
 import socket
 import statistics
+import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fanin._native import SwitchServer, WorkerEngine
+from fanin.emulation.simulator.tied_processes import INTERRUPTIONS, end_with, interruptions_blocked
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import Ready
 from fanin.protocol.job import JobSpec
@@ -39,6 +43,8 @@ from fanin.records.dataclass_files import write_rows
 
 WAIT_S = 60.0
 """Longest time that any part may take before it counts as hung."""
+INTERRUPTED = 130
+"""Exit status after an interruption."""
 MAX_ERROR = {32: 1e-6, 16: 2e-3, 8: 0.25, 4: 3.0}
 """Largest error of an average by lane width, for standard normal gradients and up to eight workers."""
 
@@ -91,9 +97,9 @@ class Row:
     overflows: int
 
 
-def serve(pipe: Connection, settings: Settings) -> None:
+def serve(watched: Connection, pipe: Connection, settings: Settings) -> None:
     """Run the switch process; it answers each message with (processor seconds, socket overflows) so far."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in `work`
+    end_with(watched)
     spec = settings.spec()
     server = SwitchServer(
         "127.0.0.1",
@@ -106,7 +112,7 @@ def serve(pipe: Connection, settings: Settings) -> None:
     server.start()
     server.admit(spec)
     pipe.send((server.ports, server.shared_memory(spec.job) if settings.shared_memory else ()))
-    while pipe.recv():
+    while _asked(pipe):
         pipe.send((time.process_time(), server.counters()["socket_overflows"]))
     server.close()
 
@@ -169,13 +175,18 @@ class Worker:
 
 
 def work(
-    pipe: Connection, settings: Settings, rank: int, ports: tuple[int, ...], shared_memory: tuple[str, ...]
+    watched: Connection,
+    pipe: Connection,
+    settings: Settings,
+    rank: int,
+    ports: tuple[int, ...],
+    shared_memory: tuple[str, ...],
 ) -> None:
     """Run a worker process, which reduces as it is asked to over the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then kills this one
+    end_with(watched)
     worker = Worker(settings, rank, ports, shared_memory)
     pipe.send("ready")
-    while (request := pipe.recv()) is not None:
+    while (request := _asked(pipe)) is not None:
         measured = worker.reduce(*request)
         counters = worker.engine.counters()
         pipe.send((*measured, counters["retransmissions"], counters["socket_overflows"]))
@@ -183,33 +194,48 @@ def work(
     worker.engine.close()
 
 
+def _asked(pipe: Connection) -> Any:
+    """The next request over the pipe; None after the last, and where the process that asks has ended."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
 @contextlib.contextmanager
 def job(settings: Settings) -> Iterator[tuple[Connection, list[Connection]]]:
     """Run the processes of one job; yields the pipe to the switch and those to the workers."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    processes = [context.Process(target=serve, args=(theirs, settings), daemon=True)]
-    processes[0].start()
-    ports, shared_memory = ours.recv()
-    pipes: list[Connection] = []
-    for rank in range(settings.workers):
+    processes: list[BaseProcess] = []
+
+    def start(target: Callable[..., None], *arguments: Any) -> Connection:
         mine, its = context.Pipe()
-        processes.append(context.Process(target=work, args=(its, settings, rank, ports, shared_memory), daemon=True))
-        processes[-1].start()
-        pipes.append(mine)
-    for pipe in pipes:
-        pipe.recv()
+        with interruptions_blocked():
+            process = context.Process(target=target, args=(watched, its, settings, *arguments), daemon=True)
+            process.start()
+            processes.append(process)
+        its.close()
+        return mine
+
+    watched, held = context.Pipe(duplex=False)
     try:
-        yield ours, pipes
-        for pipe in pipes:
+        switch = start(serve)
+        ports, shared_memory = switch.recv()
+        workers = [start(work, rank, ports, shared_memory) for rank in range(settings.workers)]
+        for pipe in workers:
+            pipe.recv()
+        yield switch, workers
+        for pipe in workers:
             pipe.send(None)
         for process in processes[1:]:
             process.join(WAIT_S)
-        ours.send(None)
+        switch.send(None)
         processes[0].join(WAIT_S)
     finally:
         for process in processes:
             process.kill()
+        held.close()
+        watched.close()
 
 
 def kernel_seconds_per_byte() -> float:
@@ -281,7 +307,18 @@ def measure(settings: Settings, lanes: list[int], sizes: list[int], iterations: 
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; Ctrl-C, SIGTERM and SIGHUP end it with a line and status 130, as `fanin`'s commands."""
+    for number in INTERRUPTIONS:
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, signal.default_int_handler)
+    try:
+        _measure_all()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _measure_all() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--lanes", type=int, nargs="+", default=[32, 16, 8])
@@ -298,7 +335,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the rows to this file")
     given = parser.parse_args()
     rows = []
-    print("workers lanes     bytes  median ms   floor ms     cpu ms  max error  resent overflows")
+    print("workers lanes     bytes  median ms   floor ms     cpu ms  max error  resent overflows", flush=True)
     for workers in given.workers:
         settings = Settings(
             workers,

@@ -64,6 +64,7 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add the totals of another tally."""
+        self.failed += other.failed  # first, so that an interruption never leaves a count that hides a failure
         self.schedules += other.schedules
         self.events += other.events
         self.packets += other.packets
@@ -73,7 +74,6 @@ class Tally:
         self.regular += other.regular
         self.virtual_s += other.virtual_s
         self.slowest_recovery_s = max(self.slowest_recovery_s, other.slowest_recovery_s)
-        self.failed += other.failed
 
 
 def search(
@@ -84,13 +84,15 @@ def search(
     scenario: Scenario | None = None,
     processes: int = 1,
     progress: Callable[[Tally], None] | None = None,
+    total: Tally | None = None,
 ) -> Tally:
     """Run schedules until all are done or one has failed; `progress` gets the totals after every batch.
 
     With `scenario`, only the seed of the run varies. In the result, `failed` is empty or begins with the lowest seed
-    that failed.
+    that failed. The result is `total`, if given, so whoever interrupts the search has the totals of the batches that
+    had ended.
     """
-    total = Tally()
+    total = Tally() if total is None else total
     run = functools.partial(_run_batch, kind=kind, scenario=scenario)
     for tally in in_batches(run, first_seed, schedules, processes):
         total.merge(tally)

@@ -52,17 +52,19 @@ class ShardTally:
 
     def merge(self, other: ShardTally) -> None:
         """Add the totals of another tally, whose seeds are later."""
+        self.violation = self.violation or other.violation  # first, as in Tally.merge
         self.plans += other.plans
         self.packets += other.packets
         self.virtual_s += other.virtual_s
         self.dealt_anew += other.dealt_anew
         self.twice += other.twice
-        self.violation = self.violation or other.violation
 
 
-def search_shards(first_seed: int, plans: int, *, kind: Kind, processes: int) -> ShardTally:
-    """Run `plans` plans, up to the batch with the first violation."""
-    total = ShardTally()
+def search_shards(
+    first_seed: int, plans: int, *, kind: Kind, processes: int, total: ShardTally | None = None
+) -> ShardTally:
+    """Run `plans` plans, up to the batch with the first violation; the result is `total`, as in `search`."""
+    total = ShardTally() if total is None else total
     for tally in in_batches(functools.partial(_run_batch, kind=kind), first_seed, plans, processes):
         total.merge(tally)
         if total.violation is not None:
@@ -76,6 +78,7 @@ def _run_batch(seeds: range, kind: Kind) -> ShardTally:
         try:
             tally.add(simulate_shards(draw_shards(seed), seed, kind=kind))
         except ViolationError as violation:
+            tally.plans += 1
             tally.violation = violation
             break
     return tally

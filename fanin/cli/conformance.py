@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fanin.bounds import SEED
+from fanin.cli import ending
 from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
@@ -34,7 +35,7 @@ def conformance(
     json: JsonObject = False,
 ) -> None:
     """Play histories to a switch and to the readable twin, and compare what they send (docs/conformance.md)."""
-    from fanin.emulation.conformance.check import check
+    from fanin.emulation.conformance.check import HistoryResult, check
     from fanin.emulation.conformance.histories import HISTORIES, RANDOM
     from fanin.emulation.conformance.subject import started
 
@@ -46,12 +47,19 @@ def conformance(
         raise ConfigurationError(f"{at}: histories are played over UDP. Remedy: udp://HOST:PORT")
     if words is not None and words % 8:
         raise ConfigurationError(f"--words {words}: must be a multiple of 8")
-    verdicts = []
+    verdicts: list[HistoryResult] = []
     with contextlib.ExitStack() as stack:
         if command:
             printed = stack.enter_context(started(command))
             at = at or printed
         assert at is not None
+        switch_at = at
+
+        def so_far() -> str:
+            conform = sum(not verdict.fails for verdict in verdicts)
+            return f"{len(verdicts)} histories were played to {switch_at}, and {conform} of them conform"
+
+        stack.enter_context(ending.told_when_interrupted(so_far))
         for history in HISTORIES:
             for each in range(seed, seed + (seeds if history.name in RANDOM else 1)):
                 verdicts.append(check(at, history, each, words))

@@ -5,6 +5,8 @@ Rules
 * What a user, a network or a machine can bring about ends in one line on standard error. A traceback is for a bug of
   ours, and says so.
 * The result is not lost to a terminal that lacks its characters: they are replaced.
+* A command that runs many trials one after the other says, when it is interrupted, how many were done and what they
+  have shown (`told_when_interrupted`).
 * Output that could not be written, standard output included, is a failure: a pipeline must see it.
 
     status  when
@@ -83,10 +85,19 @@ def past_typer() -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
-        raise typer.Abort from None
+    except KeyboardInterrupt as interruption:
+        raise typer.Abort(*interruption.args) from None
     except BrokenPipeError as error:
         raise FaninError(files.of_system(error)) from None
+
+
+@contextlib.contextmanager
+def told_when_interrupted(done: Callable[[], str]) -> Iterator[None]:
+    """Within the block, an interruption is told with what `done` says then: how much of the work was done by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(done()) from None
 
 
 def run(call: Callable[[], object]) -> int:
@@ -109,10 +120,8 @@ def _status(call: Callable[[], object]) -> int:
 
 def explain(error: BaseException) -> tuple[int, str]:
     """Return status and message for the exception that ended a command; an empty message is not to be printed."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted"
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED, "interrupted"
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED, "interrupted" + f": {error}" * bool(str(error))
     if isinstance(error, _CLICK):
         return USAGE, _usage(error)
     if isinstance(error, ConfigurationError):

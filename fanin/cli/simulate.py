@@ -8,7 +8,7 @@ import json as json_module
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ import typer
 
 from fanin import files
 from fanin.bounds import SEED
-from fanin.cli import modes
+from fanin.cli import ending, modes
 from fanin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -167,12 +167,15 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     """Simulate many runs. Of the first that fails, print and return the shortest schedule that still fails."""
     from fanin.emulation.simulator.chaos import draw_for
     from fanin.emulation.simulator.scenario import to_toml
-    from fanin.emulation.simulator.search import search, shorten
+    from fanin.emulation.simulator.search import Tally, search, shorten
 
     started = time.monotonic()
-    tally = search(
-        seed, schedules, kind=kind, scenario=scenario, processes=processes, progress=_show_progress(schedules)
-    )
+    tally = Tally()
+    with ending.told_when_interrupted(lambda: _so_far("schedules", tally.schedules, kind, seed, _first(tally))):
+        search(
+            seed, schedules, kind=kind, scenario=scenario, processes=processes,
+            progress=_show_progress(schedules), total=tally,
+        )  # fmt: skip
     took_s = time.monotonic() - started
     say(
         f"{tally.schedules:,} schedules with {MACHINES[kind]} from seed {seed} on: {tally.events:,} events, "
@@ -187,7 +190,8 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
         return facts
     failed_seed, violation = tally.failed[0]
     say(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
-    failure = shorten(scenario or draw_for(kind, failed_seed), failed_seed, violation, kind=kind)
+    with ending.told_when_interrupted(lambda: _so_far("schedules", tally.schedules, kind, seed, violation)):
+        failure = shorten(scenario or draw_for(kind, failed_seed), failed_seed, violation, kind=kind)
     say(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
     say(str(failure.violation))
     again = f"fanin simulate --{kind} --seed {failed_seed} --scenario FILE.toml --events"
@@ -197,6 +201,16 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     return facts | {"violation": _of(failure.violation), "shortened": shortened}
 
 
+def _first(tally: Tally) -> ViolationError | None:
+    return tally.failed[0][1] if tally.failed else None
+
+
+def _so_far(trials: str, count: int, kind: Kind, seed: int, violation: ViolationError | None) -> str:
+    """Say what the `trials` (in the plural) have shown that were run before an interruption."""
+    found = "nothing was violated" if violation is None else f"seed {violation.seed} violated {violation.kind}"
+    return f"{count:,} {trials} with {MACHINES[kind]} were run from seed {seed} on, and {found}"
+
+
 def _shards(
     seed: int, plans: int | None, canaries: int | None, kind: Kind, processes: int, show: Say | None, say: Say
 ) -> Facts:
@@ -204,6 +218,7 @@ def _shards(
     from fanin.emulation.simulator.shard_search import (
         MAX_PLANS,
         SHARD_DEFECTS,
+        ShardTally,
         hunt_shards,
         search_shards,
         shorten_shards,
@@ -215,7 +230,9 @@ def _shards(
     if canaries:
         return facts | _hunt(SHARD_DEFECTS, hunt_shards, MAX_PLANS, canaries, seed, say)
     if plans:
-        tally = search_shards(seed, plans, kind=kind, processes=processes)
+        tally = ShardTally()
+        with ending.told_when_interrupted(lambda: _so_far("plans", tally.plans, kind, seed, tally.violation)):
+            search_shards(seed, plans, kind=kind, processes=processes, total=tally)
         say(
             f"{tally.plans:,} plans with {kind} machines from seed {seed} on: in {tally.dealt_anew:,} ranks went on as "
             f"another job, in {tally.twice:,} more than once; {tally.packets:,} packets, {tally.virtual_s:,.0f} "
@@ -228,7 +245,8 @@ def _shards(
             say("nothing was violated")
             return facts
         violation, failed_seed = tally.violation, tally.violation.seed
-        needed = shorten_shards(draw_shards(failed_seed), failed_seed, kind=kind)
+        with ending.told_when_interrupted(lambda: _so_far("plans", tally.plans, kind, seed, violation)):
+            needed = shorten_shards(draw_shards(failed_seed), failed_seed, kind=kind)
         say(f"{violation}\n\nneeded: {needed}\n`fanin simulate --shards --seed {failed_seed} --events` replays it")
         return facts | {"violation": _of(violation)}
     plan = draw_shards(seed)
@@ -330,12 +348,22 @@ def _scale_over_hosts(say: Say) -> list[Facts]:
 
 
 def _hunt(
-    defects: Iterable[str], hunt: Callable[[str, int], Catch | None], most: int, times: int, seed: int, say: Say
+    defects: Collection[str], hunt: Callable[[str, int], Catch | None], most: int, times: int, seed: int, say: Say
 ) -> Facts:
     """The canary: every planted defect must be found, every time. `most`: runs after which one counts as missed."""
     hunts: list[Facts] = []
-    for defect in defects:
-        for first_seed in range(seed, seed + times * CANARY_SEEDS_APART, CANARY_SEEDS_APART):
+    first_seeds = range(seed, seed + times * CANARY_SEEDS_APART, CANARY_SEEDS_APART)
+
+    def so_far() -> str:
+        run = sum(each["schedules"] for each in hunts)
+        found = sum(each["found"] is not None for each in hunts)
+        return (
+            f"{len(hunts):,} of {len(defects) * times:,} hunts were done, from seed {seed} on, with {run:,} schedules; "
+            f"{found:,} of them found their defect"
+        )
+
+    with ending.told_when_interrupted(so_far):
+        for defect, first_seed in ((each, first) for each in defects for first in first_seeds):
             catch = hunt(defect, first_seed)
             found = "NOT FOUND" if catch is None else f"{catch.violation.kind} violated, seed {catch.violation.seed}"
             schedules = most if catch is None else catch.schedules

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import signal
-
 import numpy as np
 import pytest
 
-from fanin.emulation.simulator import batches
 from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
@@ -130,16 +127,6 @@ def test_a_rank_that_asks_again_while_another_has_left_does_not_block_its_own_na
 def test_processes_find_what_one_process_finds() -> None:
     alone, together = search(0, 30, kind="python"), search(0, 30, kind="python", processes=2)
     assert (alone.events, alone.packets, alone.virtual_s) == (together.events, together.packets, together.virtual_s)
-
-
-def test_an_interruption_is_no_traceback_of_the_processes() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        batches.die_of_interruptions()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert list(batches.in_batches(len, 0, 1, processes=2)) == [1], "the processes of the pool begin with it"
 
 
 @pytest.mark.parametrize("seed", range(30))
