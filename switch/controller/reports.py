@@ -22,8 +22,8 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
         workers=spec.workers,
         scheme=scheme,
         shared_memory=server.shared_memory(spec.job),
+        **facts_of(spec, Agreed, JobRounds),
         **placement(spec, worker, server),
-        **facts_of(spec, JobRounds, Agreed),
     )
 
 
@@ -70,8 +70,8 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         accumulators=bool(spec and spec.accumulators),
         shards=first.shards,
         share=first.share,
-        **rounds,
         **facts_of(first, Agreed),
+        **rounds,
     )
 
 
