@@ -253,6 +253,11 @@ class Options(Asked):
         return self.on_worker_loss == "continue" or self.fallback == "cards"
 
     @property
+    def may_fall_back(self) -> bool:
+        """Whether fallback="gloo" could be set beside the other options, and is not."""
+        return self.fallback != "gloo" and self.on_nonfinite == "warn" and self.inside is None
+
+    @property
     def interface_list(self) -> InterfaceList | None:
         """The value of `interfaces`, parsed."""
         return None if self.interfaces is None else InterfaceList.parse(self.interfaces)

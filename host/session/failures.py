@@ -31,26 +31,32 @@ FAILURES = (WorkersGone, SwitchSilent, PathNarrowed, PacketRefused, EngineStoppe
 
 
 class End(enum.Enum):
-    """How a switch has ended, by its control connection (line.py): what a rank sees of it, and the remedy."""
+    """How a switch has ended, by its control connection (line.py): what a rank sees of it, and the arguments of
+    `MemberNames.remedy`.
+    """
 
     REFUSED = (
         "its control port refuses another one (nothing listens there any more) and nothing comes from its data port, "
         "so its process has ended",
-        "start the switch and then the job again",
+        (),
+        True,
     )
     FORGOTTEN = (
         "the process that answers at its control port now does not know the job, and nothing comes from its data "
         "port: the switch was restarted, or another one has its port",
-        "start the job again",
+        (),
+        False,
     )
     REPLACED = (
         "its control port accepts connections and does not answer as a switch of this job, and nothing comes from its "
         "data port: its process has ended, and another program (or a switch with another CURVE key) has the port",
-        "see who listens there (`ss -ltnp`), start the switch and then the job again",
+        ("see who listens there (`ss -ltnp`)",),
+        True,
     )
     DEVICE_GONE = (
         "its P4Runtime connection to the device has ended, and nothing comes over the data path, so the device is gone",
-        "start the device, then its controller, and then the job again",
+        ("start the device", "start its controller"),
+        False,
     )
 
 
@@ -65,6 +71,10 @@ class MemberNames:
     processes: tuple[str, ...] = ()
     """`host:pid` by rank, once known; an empty text for a rank that came later."""
 
+    falls_back: bool = False
+    """Whether fallback="gloo" would have kept this job going without its switch, so that it is a remedy."""
+    starts_switch: bool = False
+    """Whether ranks of the job have started its switch, as they do again when the job is started again."""
     worker_ranks: tuple[int, ...] = ()
     """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
 
@@ -72,6 +82,11 @@ class MemberNames:
         """The ranks of the workers whose bits are set."""
         workers = ranks_of(mask)
         return tuple(self.worker_ranks[worker] for worker in workers) if self.worker_ranks else workers
+
+    def remedy(self, *first: str, ended: bool = True) -> str:
+        """Name the steps after the loss of the switch: `first`, and, unless it is just out of reach, its start."""
+        steps = [*first, *["start the switch"] * (ended and not self.starts_switch), "start the job again"]
+        return ", then ".join(steps) + ", or set FANIN_FALLBACK=gloo on every rank" * self.falls_back
 
     def name(self, ranks: Sequence[int]) -> str:
         """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
@@ -185,9 +200,9 @@ def switch_silent(
 
     `moved`: see `path_moved`. `firewall`: connections to its control port were refused while its data still came.
     """
-    remedy = "start the switch and then the job again"
+    remedy = who.remedy()
     if moved:
-        seen, remedy = moved, "give this machine its address and route back and start the job again"
+        seen, remedy = moved, who.remedy("give this machine its address and route back", ended=False)
     elif firewall:
         seen = (
             "its control port had refused connections from here before, while its data still came, so look for a "
@@ -203,19 +218,19 @@ def switch_silent(
     return SwitchLostError(
         str(who.address),
         f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
-        f"{silent_s:.1f} s; {seen}{noted}. Remedy: {remedy}, or set FANIN_FALLBACK=gloo",
+        f"{silent_s:.1f} s; {seen}{noted}. Remedy: {remedy}",
     )
 
 
 def switch_ended(who: MemberNames, end: End) -> SwitchLostError:
     """The error for a switch whose control connection has shown that it ended."""
-    seen, remedy = end.value
+    seen, first, ended = end.value
     rank = f"rank {who.rank} of job {who.job_name!r}"
     if end is End.DEVICE_GONE:
         lost = f"the switch behind {who.address} is lost: its controller told {rank} that"
     else:
         lost = f"switch {who.address} is lost: its connection to {rank} closed,"
-    return SwitchLostError(str(who.address), f"{lost} {seen}. Remedy: {remedy}, or set FANIN_FALLBACK=gloo")
+    return SwitchLostError(str(who.address), f"{lost} {seen}. Remedy: {who.remedy(*first, ended=ended)}")
 
 
 def reduction_late(
@@ -249,12 +264,16 @@ def data_path_closed(who: MemberNames, admitted: Admitted, silent_s: float, trou
     """The error for a switch whose controller answers and whose data ports do not."""
     ports = ", ".join(map(str, admitted.ports))
     noted = f" (the system says: {trouble})" if trouble else ""
-    protocol = scheme_of(admitted.scheme).protocol
+    scheme = scheme_of(admitted.scheme)
+    others = ""
+    if scheme.packets_are_datagrams:
+        others = ", or lower FANIN_WORDS_PER_PACKET if the path is narrower than it says"
+        others += ", or use zmq://" * (not admitted.data_host)  # a device behind a controller takes datagrams alone
     return SwitchUnreachableError(
         str(who.address),
-        f"switch {who.address} answers on its control port, but nothing came back from its {protocol} port {ports} for "
-        f"{silent_s:.1f} s{noted}. Remedy: open that port in the firewall, or lower FANIN_WORDS_PER_PACKET if the path "
-        f"is narrower than it says, or use zmq://; `fanin doctor {who.address}` tells which",
+        f"switch {who.address} answers on its control port, but nothing came back from its {scheme.protocol} port "
+        f"{ports} for {silent_s:.1f} s{noted}. Remedy: open that port in the firewall{others}; `fanin doctor "
+        f"{who.address}` tells more",
     )
 
 

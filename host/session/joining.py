@@ -105,13 +105,20 @@ class JoinTerms:
     """Number of switches over which the job is spread."""
     share: float = 1.0
     """This switch's part of a large sum, above 0 and at most 1."""
+    falls_back: bool = False
+    """Whether errors may offer fallback="gloo" as a remedy: a group of torch's that might have had it."""
+    starts_switch: bool = False
+    """Whether ranks of the job have started its switch."""
     succeeds: control.Predecessor | None = None
     """The job, and those of its ranks, that continue as this job; None: it succeeds no other."""
 
 
 def join(terms: JoinTerms) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
-    who = MemberNames(address=terms.switch, job_name=terms.job_name, rank=terms.rank, size=terms.size)
+    who = MemberNames(
+        address=terms.switch, job_name=terms.job_name, rank=terms.rank, size=terms.size, falls_back=terms.falls_back,
+        starts_switch=terms.starts_switch,
+    )  # fmt: skip
     options = terms.options
     connect_by = time.monotonic() + options.connect_timeout_s
     client = ControlClient(

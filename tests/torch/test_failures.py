@@ -73,6 +73,7 @@ def test_every_rank_raises_in_time_when_the_switch_dies() -> None:
     for seen in play("switch_killed"):
         assert seen["error"] == "SwitchLostError", seen
         assert "udp://" in seen["text"]
+        assert "or set FANIN_FALLBACK=gloo on every rank" in seen["text"]
         assert seen["seconds"] < PROMISED_S
 
 

@@ -102,10 +102,13 @@ class GroupResources:
         world_failures: Failures | None = None,
         *,
         has_gloo: bool = True,
+        may_fall_back: bool = True,
     ) -> None:
         """`world`: the world's meeting, whose switches this group uses if rank 0 is given none; None: rank 0 starts
         one. `world_failures`: the failures of the world's group. `has_gloo`: False for a group of sums alone, whose
-        ranks need not reach each other."""
+        ranks need not reach each other. `may_fall_back`: False where fallback="gloo" cannot be set, so that no
+        error offers it, though the options alone would allow it."""
+        self._falls_back = may_fall_back and has_gloo and options.may_fall_back
         self._has_gloo = has_gloo
         self.rank = rank
         self.size = size
@@ -357,6 +360,7 @@ class GroupResources:
         terms = JoinTerms(
             options=options, switch=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size,
             credentials=meeting.credentials, interrupted=interrupted,
+            falls_back=self._falls_back, starts_switch=not options.switches,
         )  # fmt: skip
         if len(meeting.switches) > 1:
             return join_shards(terms, meeting.switches, meeting.local, spread=meeting.spread, ways=ways)

@@ -83,12 +83,14 @@ class FaninProcessGroup(TorchCalls):
         world: FaninProcessGroup | None = None,
         parts_with_store: bool = False,
         has_gloo: bool = True,
+        may_fall_back: bool = True,
     ) -> None:
         """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
 
         `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
         rank 0's own and end with its group, as that of torch's world does. `has_gloo`: False for a group of what goes
-        through the switch alone, whose ranks need not reach each other. A group without references leaves its job.
+        through the switch alone, whose ranks need not reach each other. `may_fall_back`: whether errors may offer
+        fallback="gloo" as a remedy. A group without references leaves its job.
 
         Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
         when ranks do not come.
@@ -108,6 +110,7 @@ class FaninProcessGroup(TorchCalls):
         self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, made_with, list(global_ranks), shared,
             None if world is None else world._resources.failures, has_gloo=has_gloo,
+            may_fall_back=may_fall_back,
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # at exit `_leave_all` closes it
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
@@ -334,6 +337,7 @@ class FaninProcessGroup(TorchCalls):
             global_ranks=[ranks[rank] if self._world is not None else rank for rank in levels.between],
             options=replace(self.options, inside=None),
             world=self._world or self,
+            may_fall_back=False,  # `inside` and two_level_hook refuse a fallback
         )  # fmt: skip
 
     # --- its end ---

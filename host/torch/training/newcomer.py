@@ -209,6 +209,7 @@ def _take_place(group: FaninProcessGroup, terms: StaleTerms, name: str) -> Sessi
         size=size,
         rounds=terms.rounds_of(size),
         credentials=group.credentials,
+        starts_switch=not group.options.switches,
     )
     while True:
         if job_state(group.switch, name, given, group.credentials) != RUNNING:

@@ -214,7 +214,7 @@ def _join(group: FaninProcessGroup, terms: StaleTerms, layout: Layout, rank: int
     )
     joins = JoinTerms(
         options=shaped, switch=group.switch, job_name=next_job_name(group), rank=rank, size=size,
-        rounds=terms.rounds_of(size), credentials=group.credentials,
+        rounds=terms.rounds_of(size), credentials=group.credentials, starts_switch=not group.options.switches,
     )  # fmt: skip
     if len(layout.slots) > 1:
         return join_shards(joins, meeting.shards, meeting.local_shards, spread=layout.spread, slots=layout.slots)
