@@ -13,7 +13,7 @@ import zmq
 from fanin.addresses import host_and_port
 from fanin.curve import encrypt_client
 from fanin.errors import AdmissionError, SwitchUnreachableError
-from fanin.host.session.path import reach, start_hint
+from fanin.host.session.path import Reached, reach, start_hint
 from fanin.host.session.shared_context import CONTROL
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -44,18 +44,20 @@ class ControlClient:
         patient: bool = False,
         credentials: Credentials = OPEN,
         otherwise_open: bool = False,
+        asker: str = "",
     ) -> None:
         """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach).
 
         `otherwise_open`: where the switch does not have the key of `credentials`, ask again without one, as anybody
-        may.
+        may. `asker`: the rank that asks, with which errors begin (`rank 1 of job 'j'`); empty for a command.
         """
         self.address = address
+        self._before = asker and f"{asker}: "
         self._credentials = credentials
         self._otherwise_open = otherwise_open
         self._last: control.Request | None = None
         self._conversation = Conversation(secrets.randbits)
-        self.reached = reach(address, timeout_s, patient=patient)
+        self.reached = self._reach(timeout_s, patient=patient)
         """The address at which the switch was reached."""
         self.host = self.reached.host
         self._encrypted = curve_server_key is not None
@@ -87,7 +89,9 @@ class ControlClient:
                 heard = self._conversation.incoming(data)
             except control.ControlError as error:
                 remedy = "install the same fanin version on workers and switch"
-                raise AdmissionError(f"the answer of {self.address} is not understood: {error}; {remedy}") from error
+                raise AdmissionError(
+                    f"{self._before}the answer of {self.address} is not understood: {error}. Remedy: {remedy}"
+                ) from error
             for again in self._conversation.to_say_again():
                 self._send(again)
             if isinstance(heard, UnknownKey):
@@ -111,9 +115,9 @@ class ControlClient:
             else "it was started with another one, or was restarted"
         )
         return AdmissionError(
-            f"the switch {self.address} does not have key {unknown.key}: {why}. Remedy: give all ranks of the job the "
-            "same secret (one store, or FANIN_SECRET), and operators the key file that the switch was started with "
-            "(--key-file)",
+            f"{self._before}the switch {self.address} does not have key {unknown.key}: {why}. Remedy: give all ranks "
+            "of the job the same secret (one store, or FANIN_SECRET), and operators the key file that the "
+            "switch was started with (--key-file)",
             control.Refusal.KEY.value,
         )
 
@@ -128,15 +132,24 @@ class ControlClient:
     def silent(self, waited_s: float) -> SwitchUnreachableError:
         """The error for a switch that does not answer: its port accepts TCP and says nothing, or does so no more."""
         try:
-            reach(self.address, SECOND_LOOK_S, patient=False)
+            self._reach(SECOND_LOOK_S, patient=False)
         except SwitchUnreachableError as error:
             return error
         key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
         return SwitchUnreachableError(
             str(self.address),
-            f"{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is not a fanin "
-            f"switch, it hangs, or {key}. {start_hint(self.address)}",
+            f"{self._before}{self.address} accepts TCP connections but did not answer for {waited_s:.1f} s: it is "
+            f"not a fanin switch, it hangs, or {key}. {start_hint(self.address)}",
         )
+
+    def _reach(self, timeout_s: float, *, patient: bool) -> Reached:
+        """Reach the switch as path.reach does, whose errors name no rank."""
+        try:
+            return reach(self.address, timeout_s, patient=patient)
+        except SwitchUnreachableError as error:
+            if not self._before:
+                raise
+            raise SwitchUnreachableError(error.address, f"{self._before}{error}", error.remedy) from error
 
     def close(self) -> None:
         """Close the socket, giving the last message LINGER_MS. A second call does nothing."""
@@ -185,6 +198,7 @@ def ask(
     timeout_s: float,
     credentials: Credentials = OPEN,
     otherwise_open: bool = False,
+    asker: str = "",
 ) -> control.Reply:
     """One question over a connection of its own; SwitchUnreachableError when there is no answer in `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -194,5 +208,6 @@ def ask(
         timeout_s=timeout_s,
         credentials=credentials,
         otherwise_open=otherwise_open,
+        asker=asker,
     ) as client:
         return client.ask(request, max(deadline - time.monotonic(), 0.0))

@@ -78,6 +78,11 @@ class MemberNames:
     worker_ranks: tuple[int, ...] = ()
     """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
 
+    @property
+    def in_words(self) -> str:
+        """This worker, as errors name it: `rank 1 of job 'j'`."""
+        return f"rank {self.rank} of job {self.job_name!r}"
+
     def ranks(self, mask: int) -> tuple[int, ...]:
         """The ranks of the workers whose bits are set."""
         workers = ranks_of(mask)
@@ -125,7 +130,10 @@ def workers_gone(
             "network is gone"
         )
     if left:
-        parts.append(f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it")
+        parts.append(
+            f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it at switch "
+            f"{who.address}"
+        )
     remedy = "see the output of that rank, then start the job again"
     if who.rank in lost:  # it lives, so its packets do not arrive, as behind a firewall that changed
         remedy = f"see why nothing from here arrives there (`fanin doctor {who.address}`), then start the job again"
@@ -249,14 +257,17 @@ def reduction_late(
 
 def engine_stopped(who: MemberNames, why: str) -> FaninError:
     """The error for an engine that has stopped by itself."""
-    return FaninError(f"the engine of rank {who.rank} of job {who.job_name!r} stopped: {why}")
+    return FaninError(
+        f"the engine of {who.in_words} at switch {who.address} stopped: {why}. Remedy: see the log of this rank, then "
+        "start the job again"
+    )
 
 
-def session_closed(job_name: str, rank: int) -> FaninError:
+def session_closed(job_name: str, rank: int, address: SwitchAddress) -> FaninError:
     """The error of a wait or a call after the session was closed: the collective had not ended by then."""
     return FaninError(
-        f"the session of rank {rank} in job {job_name!r} was closed before the collective had ended. Remedy: wait for "
-        "collectives before the group is destroyed or the program ends"
+        f"the session of rank {rank} in job {job_name!r} at {address} was closed before the collective had ended. "
+        "Remedy: wait for collectives before the group is destroyed or the program ends"
     )
 
 
@@ -271,9 +282,9 @@ def data_path_closed(who: MemberNames, admitted: Admitted, silent_s: float, trou
         others += ", or use zmq://" * (not admitted.data_host)  # a device behind a controller takes datagrams alone
     return SwitchUnreachableError(
         str(who.address),
-        f"switch {who.address} answers on its control port, but nothing came back from its {scheme.protocol} port "
-        f"{ports} for {silent_s:.1f} s{noted}. Remedy: open that port in the firewall{others}; `fanin doctor "
-        f"{who.address}` tells more",
+        f"{who.in_words}: switch {who.address} answers on its control port, but nothing came back from its "
+        f"{scheme.protocol} port {ports} for {silent_s:.1f} s{noted}. Remedy: open that port in the firewall{others}; "
+        f"`fanin doctor {who.address}` tells more",
     )
 
 
@@ -281,7 +292,7 @@ def packet_refused(who: MemberNames, reason: Reason, explanation: Explanation | 
     """The error for a NOTICE that refuses this worker. `explanation`: what the controller says of the job, if asked."""
     if reason is Reason.MISMATCH:
         return CollectiveMismatchError(
-            f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
+            f"{who.in_words} at switch {who.address} and another rank called different collectives, or the same one "
             "with other sizes, dtypes, operators or lanes, or with tensors in host memory on some ranks and on devices "
             "on others. Remedy: make every rank call the same collectives in the same order (threads that call some at "
             "the same time need a group each), with the same FANIN_LANES and FANIN_EXACT_ELEMENTS"

@@ -127,6 +127,7 @@ def join(terms: JoinTerms) -> Joined:
         timeout_s=options.connect_timeout_s,
         patient=True,
         credentials=terms.credentials or OPEN,
+        asker=who.in_words,
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
@@ -186,12 +187,13 @@ class _Joining:
         worker, spec = worker_of(admitted), spec_of(admitted, self._credentials)
         if self._options.authenticate and not admitted.authenticate:
             raise ConfigurationError(
-                f"switch {self._who.address} tags no packets. Remedy: leave FANIN_AUTHENTICATE unset, or use another"
+                f"{self._who.in_words}: switch {self._who.address} tags no packets. Remedy: leave "
+                "FANIN_AUTHENTICATE unset, or use another"
             )
         if admitted.authenticate and admitted.tag_algorithm not in self._request.tags:
             raise ConfigurationError(
-                f"switch {self._who.address} tags packets by {admitted.tag_algorithm}, this rank by "
-                f"{' or '.join(self._request.tags)}. Remedy: use a switch of the same version of fanin"
+                f"{self._who.in_words}: switch {self._who.address} tags packets by {admitted.tag_algorithm}, this rank "
+                f"by {' or '.join(self._request.tags)}. Remedy: use a switch of the same version of fanin"
             )
         flows, asked = len(admitted.ports), self._options.flows
         if asked is not None and asked != flows:
@@ -259,8 +261,11 @@ class _Joining:
                 self._warn(now, f"waiting for {self._who.name(missing)} to join")
         # The controller has the same deadline, less the allowance, and refuses then; this is for one that does not.
         waited = f"{deadline - self._started_s:.0f} s"
+        ranks = ", ".join(map(str, missing)) or "that the switch has not named"
         text = (
-            f"job {self._who.job_name!r} at {self._who.address} did not form in {waited}: ranks {missing} are missing"
+            f"job {self._who.job_name!r} at {self._who.address} did not form in the {waited} that rank "
+            f"{self._who.rank} has waited: ranks {ranks} are missing. "
+            "Remedy: see the output of those ranks, and whether their launcher has started them"
         )
         raise JoinTimeoutError(missing, text)
 

@@ -40,6 +40,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
@@ -351,7 +352,8 @@ class LeasedSession:
         if worker is not None and worker is not threading.current_thread():
             worker.join(min(timeout_s, CLOSE_TIMEOUT_S))
         # These refer back to the owner of this session: without the cycle, its descriptors are closed at once.
-        self._join, self._elsewhere = _join_no_more, _nothing
+        no_more = session_closed(self.job_name, self.rank, self.address)
+        self._join, self._elsewhere = partial(_join_no_more, no_more), _nothing
 
     def return_if_idle(self) -> None:
         """Begin to give the lease back if this rank was idle long enough; called again and again, by one thread.
@@ -432,7 +434,7 @@ class LeasedSession:
         if (failure := self.failure) is not None:
             raise failure.with_traceback(None)
         if self._state is LeaseState.OVER:
-            raise session_closed(self.job_name, self.rank)
+            raise session_closed(self.job_name, self.rank, self.address)
 
     def _late(self, timeout_s: float | None) -> CollectiveTimeoutError:
         return CollectiveTimeoutError(
@@ -578,8 +580,8 @@ class LeasedSession:
             self._changed.notify_all()
 
 
-def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> JoinedSession:
-    raise FaninError("the session is closed. Remedy: wait for collectives before the group is destroyed")
+def _join_no_more(closed: FaninError, _name: str, _interrupted: Callable[[], None]) -> JoinedSession:
+    raise closed
 
 
 def _nothing() -> FaninError | None:

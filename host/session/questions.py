@@ -28,12 +28,13 @@ class Questions:
         a device to program, on a machine that is busy.
         """
         change = control.Tune(job=self._who.job_name, quorum=quorum, staleness=staleness)
-        answer = self._ask(change, self._options.connect_timeout_s)
+        answer = self._ask(change, self._options.connect_timeout_s, known_as)
         if isinstance(answer, control.Refused):
             raise join_refused(known_as, answer)
         if not isinstance(answer, control.Tuned):
             raise AdmissionError(
-                f"{self._who.address} answered {type(answer).__name__} to Tune: it is not a fanin switch"
+                f"{known_as.in_words}: {self._who.address} answered {type(answer).__name__} to Tune: it is not a fanin "
+                "switch. Remedy: see who listens there (`ss -ltnp`)"
             )
         return Rounds(**facts_of(answer, JobRounds))
 
@@ -56,11 +57,12 @@ class Questions:
         leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason, own=own)
         self._ask(leave, min(timeout_s, AFTERWARDS_S))
 
-    def _ask(self, question: control.Request, timeout_s: float) -> control.Reply:
+    def _ask(self, question: control.Request, timeout_s: float, known_as: MemberNames | None = None) -> control.Reply:
         return ask(
             self._who.address,
             question,
             curve_server_key=self._options.curve_server_key,
             timeout_s=timeout_s,
             credentials=self._credentials,
+            asker=(known_as or self._who).in_words,
         )

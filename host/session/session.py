@@ -517,4 +517,4 @@ class Session:
         if (failure := self.failure) is not None:
             raise failure.with_traceback(None)
         if self._closed:
-            raise session_closed(self.job_name, self.rank)
+            raise session_closed(self.job_name, self.rank, self.address)

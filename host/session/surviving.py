@@ -316,7 +316,7 @@ class SurvivingSession(ShardedSession):
         if self.inherited:
             return
         with self._changed:
-            closed = session_closed(self.job_name, self.rank)
+            closed = session_closed(self.job_name, self.rank, self.address)
             if self._survivor.state is SurvivorState.DEALING:
                 self._survivor.end(closed)
             elif self._survivor.state is SurvivorState.WHOLE:

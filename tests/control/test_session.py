@@ -153,7 +153,7 @@ def test_an_engine_that_stops_by_itself_is_asked_for_no_other_reason(monkeypatch
     monkeypatch.setattr("fanin.host.session.session.REASON_TIMEOUT_S", DEADLINE_S)
     session, engine = a_session()
     engine.fail(EngineStopped("flow 0: ZeroDivisionError('a bug')"))
-    with pytest.raises(FaninError, match=r"of rank 1 of job 'j' stopped: flow 0: .*a bug"):
+    with pytest.raises(FaninError, match=r"of rank 1 of job 'j' at switch udp://127.0.0.1:1 stopped: flow 0: .*a bug"):
         session.wait(1)
 
 
