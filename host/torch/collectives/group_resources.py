@@ -498,4 +498,4 @@ class GroupResources:
     def _end_gloo(self, breaking: bool, finish_s: float) -> None:
         inner, self._inner = self._inner, None
         if inner is not None:
-            inner.break_connections() if breaking else inner.end(0.0 if self.failures.failure else finish_s)
+            inner.drop() if breaking else inner.end(0.0 if self.failures.failure else finish_s)

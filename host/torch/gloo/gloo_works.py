@@ -118,6 +118,7 @@ class AnySourceWork(PeerWork):
     def __init__(self, call: Call, failures: Failures, completion: Completion, inner: c10d.Work) -> None:
         super().__init__(call, failures, completion, inner)
         self._arrived = threading.Event()
+        self._received = False
         self._raised: Exception | None = None
         self._late = False
         threading.Thread(target=self._receive, name="fanin-recv-anysource", daemon=True).start()
@@ -126,12 +127,25 @@ class AnySourceWork(PeerWork):
         try:
             with WORK:
                 self._inner.wait(timedelta(seconds=self.timeout_s))
+            self._received = True
         except Exception as error:
             self._raised, self._late = error, used_up(self._gloo_ends_at)
         self._arrived.set()
 
     def _transported(self) -> bool:
         return self._arrived.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has arrived, has failed, or was given up."""
+        return self._arrived.is_set()
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait at most so long, and give it up then: threads that wait for it raise, since gloo's wait may go on till
+        its timeout.
+        """
+        super().settle(timeout_s)
+        self._arrived.set()
 
     def _await(self, timeout_s: float) -> None:
         if not self._failures.wait_unless_failed(self._arrived, timeout_s):
@@ -141,6 +155,8 @@ class AnySourceWork(PeerWork):
                 if failure
                 else self._failures.late(self._name, timeout_s)
             )
+        if self._given_up and not self._received:
+            raise self._failures.closed(self._name)
         if self._raised is not None:
             self._failures.raise_of_gloo(self._raised, self._name, timeout_s, late=self._late)
 

@@ -58,6 +58,13 @@ class Inner:
                 work.settle(BREAKING_INTERVAL_S / len(pending))
             pending = [work for work in pending if not work.is_over]
 
+    def drop(self) -> None:
+        """End at once: whatever waits raises, receives from any source too, which broken connections do not wake."""
+        self.break_connections()
+        for work in list(self._works):
+            if isinstance(work, AnySourceWork):
+                work.settle(0.0)
+
     def break_connections(self) -> None:
         """Make everything that waits on this group raise."""
         break_connections(self.gloo, self._rank, self._size)

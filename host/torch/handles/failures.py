@@ -114,6 +114,15 @@ class Failures:
             )
         raise self._told(explained) from error
 
+    def closed(self, name: str) -> FaninError:
+        """The error of a collective that had not ended when this rank destroyed its group."""
+        return self._told(
+            FaninError(
+                f"{self._where(name)}: this rank has destroyed the group meanwhile. Remedy: wait for it before the "
+                "group is destroyed"
+            )
+        )
+
     def explain(self, error: BaseException, name: str, timeout_s: float) -> FaninError:
         """The error to raise for `error`, which ended the collective `name`."""
         if getattr(error, "explained", False):
