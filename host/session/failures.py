@@ -131,10 +131,11 @@ def workers_gone(
         )
     if left:
         parts.append(
-            f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for it at switch "
-            f"{who.address}"
+            f"{who.name(left)} of job {who.job_name!r} left while rank {who.rank} still waits for "
+            f"{'it' if len(left) == 1 else 'them'} at switch {who.address}"
         )
-    remedy = "see the output of that rank, then start the job again"
+    those = "that rank" if len(lost) + len(left) == 1 else "those ranks"
+    remedy = f"see the output of {those}, then start the job again"
     if who.rank in lost:  # it lives, so its packets do not arrive, as behind a firewall that changed
         remedy = f"see why nothing from here arrives there (`fanin doctor {who.address}`), then start the job again"
     return WorkerLostError((*lost, *left), f"{'; '.join(parts)}. Remedy: {remedy}")

@@ -262,7 +262,7 @@ def test_changes_of_membership_are_told_once_and_never_silently(caplog: pytest.L
     ("lost", "said", "remedy"),
     [
         ((1,), "rank 1 (b:2) of job 'j' is lost: it hung up", "see the output of that rank"),
-        ((1, 2), "ranks 1 (b:2) and 2 of job 'j' are lost: they hung up", "see the output of that rank"),
+        ((1, 2), "ranks 1 (b:2) and 2 of job 'j' are lost: they hung up", "see the output of those ranks"),
         ((0, 1), "ranks 0 (a:1) and 1 (b:2) of job 'j' are lost: they hung up", "`fanin doctor udp://[fd00::1]:4919`"),
     ],
 )
