@@ -121,7 +121,7 @@ def _status(call: Callable[[], object]) -> int:
 def explain(error: BaseException) -> tuple[int, str]:
     """Return status and message for the exception that ended a command; an empty message is not to be printed."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return INTERRUPTED, "interrupted" + f": {error}" * bool(str(error))
+        return INTERRUPTED, f"interrupted: {error}" if str(error) else "interrupted"
     if isinstance(error, _CLICK):
         return USAGE, _usage(error)
     if isinstance(error, ConfigurationError):

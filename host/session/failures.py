@@ -90,8 +90,9 @@ class MemberNames:
 
     def remedy(self, *first: str, ended: bool = True) -> str:
         """Name the steps after the loss of the switch: `first`, and, unless it is just out of reach, its start."""
-        steps = [*first, *["start the switch"] * (ended and not self.starts_switch), "start the job again"]
-        return ", then ".join(steps) + ", or set FANIN_FALLBACK=gloo on every rank" * self.falls_back
+        start = ("start the switch",) if ended and not self.starts_switch else ()
+        steps = ", then ".join((*first, *start, "start the job again"))
+        return f"{steps}, or set FANIN_FALLBACK=gloo on every rank" if self.falls_back else steps
 
     def name(self, ranks: Sequence[int]) -> str:
         """`rank 3 (node7:4711)`, `ranks 1 (...) and 2 (...)`."""
@@ -280,7 +281,8 @@ def data_path_closed(who: MemberNames, admitted: Admitted, silent_s: float, trou
     others = ""
     if scheme.packets_are_datagrams:
         others = ", or lower FANIN_WORDS_PER_PACKET if the path is narrower than it says"
-        others += ", or use zmq://" * (not admitted.data_host)  # a device behind a controller takes datagrams alone
+        if not admitted.data_host:  # a device behind a controller takes datagrams alone
+            others += ", or use zmq://"
     return SwitchUnreachableError(
         str(who.address),
         f"{who.in_words}: switch {who.address} answers on its control port, but nothing came back from its "
