@@ -107,7 +107,7 @@ def check_fedavg_stays_in_step_where_the_scale_changes(rank: int, size: int) -> 
 def check_no_round_is_spent_on_a_scale_that_fits(rank: int, size: int) -> None:
     """The first scale follows from the weights of deltas, so early changes would tell nothing."""
     model, federated = train(rank, FedAvg(), 40)
-    assert federated.accounts[0].contributors[:40] == [size] * 40
+    assert federated.accounts[0].contributors[:40] == [size] * 40, federated.accounts[0]
     expect_close(model, averaged(40, size))
 
 

@@ -49,10 +49,10 @@ def main() -> None:
         while left and time.monotonic() < ends_at:
             try:
                 sums += totals()
+                left -= any_rank(group.describe() != before)
             except FaninError as failure:
                 error = f"{type(failure).__name__}: {failure}"
                 break
-            left -= any_rank(group.describe() != before)
     print_object({"event": "end", "sums": sorted(set(sums)), "error": error, "described": group.describe()})
     if not error:
         dist.destroy_process_group()
