@@ -171,7 +171,11 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
 
     started = time.monotonic()
     tally = Tally()
-    with ending.told_when_interrupted(lambda: _so_far("schedules", tally.schedules, kind, seed, _first(tally))):
+
+    def so_far() -> str:
+        return _so_far("schedules", tally.schedules, kind, seed, tally.failed[0][1] if tally.failed else None)
+
+    with ending.told_when_interrupted(so_far):
         search(
             seed, schedules, kind=kind, scenario=scenario, processes=processes,
             progress=_show_progress(schedules), total=tally,
@@ -190,7 +194,7 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
         return facts
     failed_seed, violation = tally.failed[0]
     say(f"seed {failed_seed} fails:\n{violation}\n\nshortening its schedule ...")
-    with ending.told_when_interrupted(lambda: _so_far("schedules", tally.schedules, kind, seed, violation)):
+    with ending.told_when_interrupted(so_far):
         failure = shorten(scenario or draw_for(kind, failed_seed), failed_seed, violation, kind=kind)
     say(f"{len(failure.scenario.faults)} of {failure.faults_before} faults are needed; it then fails with\n")
     say(str(failure.violation))
@@ -199,10 +203,6 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     shortened = to_toml(failure.scenario)
     say(shortened)
     return facts | {"violation": _of(failure.violation), "shortened": shortened}
-
-
-def _first(tally: Tally) -> ViolationError | None:
-    return tally.failed[0][1] if tally.failed else None
 
 
 def _so_far(trials: str, count: int, kind: Kind, seed: int, violation: ViolationError | None) -> str:

@@ -111,7 +111,7 @@ def ranks_of(mask: int) -> tuple[int, ...]:
 def used_in_child(who: MemberNames) -> FaninError:
     """The error for a child of fork() that uses its parent's session."""
     return FaninError(
-        f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. "
+        f"{who.in_words} at {who.address} is the process that this one was forked from. "
         "Remedy: reduce in the parent, or have the child join a job of its own (init_process_group after the fork)"
     )
 
@@ -157,7 +157,7 @@ IPV6_LONGER_BYTES = 20
 def path_suspected(who: MemberNames, spec: JobSpec) -> str:
     """Describe a path on which long packets are lost at this time and short ones are not, with the remedy."""
     return (
-        f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
+        f"long packets (up to {spec.packet_bytes} bytes) do not pass between {who.in_words} "
         f"and switch {who.address} at this time, while short ones do: the path has become narrower. Remedy: give it "
         "its MTU back, or start the job again with a lower FANIN_WORDS_PER_PACKET"
     )
@@ -227,7 +227,7 @@ def switch_silent(
     noted = f" (last complaint of the system: {trouble})" if trouble else ""
     return SwitchLostError(
         str(who.address),
-        f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
+        f"switch {who.address} is lost: {who.in_words} heard nothing from it for "
         f"{silent_s:.1f} s; {seen}{noted}. Remedy: {remedy}",
     )
 
@@ -235,11 +235,10 @@ def switch_silent(
 def switch_ended(who: MemberNames, end: End) -> SwitchLostError:
     """The error for a switch whose control connection has shown that it ended."""
     seen, first, ended = end.value
-    rank = f"rank {who.rank} of job {who.job_name!r}"
     if end is End.DEVICE_GONE:
-        lost = f"the switch behind {who.address} is lost: its controller told {rank} that"
+        lost = f"the switch behind {who.address} is lost: its controller told {who.in_words} that"
     else:
-        lost = f"switch {who.address} is lost: its connection to {rank} closed,"
+        lost = f"switch {who.address} is lost: its connection to {who.in_words} closed,"
     return SwitchLostError(str(who.address), f"{lost} {seen}. Remedy: {who.remedy(*first, ended=ended)}")
 
 
@@ -313,7 +312,7 @@ def packet_refused(who: MemberNames, reason: Reason, explanation: Explanation | 
     told = f": {explanation.text}" if explanation is not None else ""
     return SwitchLostError(
         str(who.address),
-        f"switch {who.address} does not know rank {who.rank} of job {who.job_name!r} any more ({reason.name}){told}. "
+        f"switch {who.address} does not know {who.in_words} any more ({reason.name}){told}. "
         "Remedy: start the job again; if the switch was restarted, every job on it must be",
     )
 
@@ -332,7 +331,7 @@ def branch_gone(who: MemberNames, explanation: Explanation | None) -> FaninError
     """The error in a tree that has lost a leaf, workers of another leaf, or the root: the controllers know which."""
     told = "its controller does not answer" if explanation is None else explanation.text
     text = (
-        f"the tree of switches above {who.address} has lost a part that rank {who.rank} of job {who.job_name!r} needs: "
+        f"the tree of switches above {who.address} has lost a part that {who.in_words} needs: "
         f"{told}. Remedy: see the output of what is named there, then start the job again"
     )
     if explanation is not None and (explanation.lost or explanation.left):
@@ -342,10 +341,7 @@ def branch_gone(who: MemberNames, explanation: Explanation | None) -> FaninError
 
 def join_refused(who: MemberNames, refused: Refused) -> FaninError:
     """The error for a controller's refusal."""
-    text = (
-        f"switch {who.address} refuses rank {who.rank} of job {who.job_name!r}: {refused.reason}. "
-        f"Remedy: {refused.remedy}"
-    )
+    text = f"switch {who.address} refuses {who.in_words}: {refused.reason}. Remedy: {refused.remedy}"
     if refused.code == Refusal.JOIN_TIMEOUT.value:
         return JoinTimeoutError(refused.ranks, text)
     if refused.code == Refusal.MEMBER_LOST.value:
