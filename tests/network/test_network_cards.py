@@ -38,6 +38,7 @@ def test_every_card_carries_its_part(ranks_per_host: int, monkeypatch: pytest.Mo
 
 
 BOTH_SIDES = pytest.mark.xfail(
+    raises=AssertionError,
     strict=False,
     reason="on a loaded machine the host that is cut off may lose both others before it is told, and sum alone",
 )
