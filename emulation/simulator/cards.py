@@ -1,8 +1,9 @@
 """Simulates a job over hosts with several network cards that goes on without a network, in virtual time.
 
 Every host has a rank, and a shard at each of its cards; card c of all hosts is on network c. Ranks keep and agree by
-host/session/card_survivor.py; the rest is that of shards.py, whose faults strike shards and hosts here, too: number
-`host` of `dies` and `halts` is a shard's, and shard n is at card n // hosts of host n % hosts.
+host/session/card_survivor.py or, in a job that goes on without lost ranks (`leaves_out`), host/session/survivor.py. The
+rest is that of shards.py, whose faults strike shards and hosts here, too: number `host` of `dies` and `halts` is a
+shard's, and shard n is at card n // hosts of host n % hosts.
 
     fault | what happens
     ------+-----------------------------------------------------------------------------------------------------------
@@ -16,6 +17,9 @@ What must hold
 * *They go on*: all ranks do all steps where faults strike one network alone. Else they may stop, each with an error:
   a second network may be lost while they join a job there.
 * *One job*: as in shards.py.
+
+In a job that goes on without lost ranks, what must hold is that of shards.py, and all ranks go on where faults strike
+one network alone, and none while the ranks agree.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from fanin.emulation.simulator.shards import (
 )
 from fanin.emulation.simulator.violations import AgreementError, ProgressError
 from fanin.host.session.card_survivor import CardSurvivor
+from fanin.host.session.survivor import Survivor
 from fanin.protocol.job import OnWorkerLoss
 
 FLAP_S = LIVENESS_TIMEOUT_S / 4
@@ -68,6 +73,8 @@ class CardPlan:
     steps: int = 60
     packets: int = 6
     link: Link = Link()
+    leaves_out: bool = False
+    """Whether the job goes on without lost ranks (on_worker_loss="continue"); else with all (fallback="cards")."""
     card_faults: tuple[CardFault, ...] = ()
     faults: tuple[ShardFault, ...] = ()
 
@@ -81,7 +88,7 @@ class CardPlan:
         return found
 
 
-def draw_cards(seed: int) -> CardPlan:
+def draw_cards(seed: int, *, leaves_out: bool = False) -> CardPlan:
     """Draw a plan by its seed."""
     dice = random.Random(f"cards {seed}")
     hosts, cards = dice.randint(2, 4), dice.choice((2, 2, 3))
@@ -106,25 +113,24 @@ def draw_cards(seed: int) -> CardPlan:
     )  # fmt: skip
     return CardPlan(
         hosts=hosts, cards=cards, link=link, card_faults=tuple(card_faults), faults=tuple(faults),
-        packets=dice.choice((3, 6, 13)),
+        packets=dice.choice((3, 6, 13)), leaves_out=leaves_out,
     )  # fmt: skip
 
 
 def simulate_cards(
-    plan: CardPlan, seed: int, *, kind: Kind = "native", survivor: type[CardSurvivor] = CardSurvivor
+    plan: CardPlan, seed: int, *, kind: Kind = "native", survivor: type[Survivor] | None = None
 ) -> ShardReport:
     """Run a plan until all ranks are done or have stopped. A ViolationError says what does not hold; `survivor`
     replaces the class that keeps and agrees for a rank."""
-    return _CardRun(plan, seed, kind, survivor).run()
+    return _CardRun(plan, seed, kind, survivor or (Survivor if plan.leaves_out else CardSurvivor)).run()
 
 
 class _CardRun(ShardRun):
     """One run in progress."""
 
-    on_worker_loss: OnWorkerLoss = "raise"
-
-    def __init__(self, plan: CardPlan, seed: int, kind: Kind, survivor: type[CardSurvivor]) -> None:
+    def __init__(self, plan: CardPlan, seed: int, kind: Kind, survivor: type[Survivor]) -> None:
         self._cards = plan
+        self.on_worker_loss: OnWorkerLoss = "continue" if plan.leaves_out else "raise"
         self._cut: set[tuple[int, int]] = set()
         """Hosts and cards through which nothing passes now."""
         self._dead: set[tuple[int, int]] = set()
@@ -134,7 +140,8 @@ class _CardRun(ShardRun):
             link=plan.link, faults=plan.faults,
         )  # fmt: skip
         cards = [f"eth{card}" for card in range(plan.cards) for _ in range(plan.hosts)]
-        super().__init__(shards, seed, kind, functools.partial(survivor, cards=cards), None)
+        keeps_by = functools.partial(survivor, cards=cards) if issubclass(survivor, CardSurvivor) else survivor
+        super().__init__(shards, seed, kind, keeps_by, None)
 
     # --- faults ---
 
@@ -183,6 +190,9 @@ class _CardRun(ShardRun):
 
     def judge(self) -> None:
         """Raise a ViolationError unless everything that must hold does."""
+        if self._cards.leaves_out:
+            super().judge()
+            return
         everybody = set(range(self.plan.hosts))
         for step in range(1, self.plan.steps + 1):
             results = {each.results[step].tobytes(): each.results[step] for each in self.ranks if step in each.results}
@@ -193,7 +203,13 @@ class _CardRun(ShardRun):
         names = {each.survivor.name for each in self.ranks if each.going_on}
         if len(names) > 1:
             raise AgreementError(f"ranks go on in unlike jobs: {names}")
+        self.judge_stops()
+
+    def judge_stops(self) -> None:
         stopped = [each for each in self.ranks if each.alive and not each.going_on]
+        steps = {each.after for each in self._cards.card_faults} | {each.after for each in self._cards.faults}
+        if self._cards.leaves_out and steps != {None}:
+            return
         if stopped and len(self._cards.networks_struck) < 2:
             told = "; ".join(f"{each}: {each.survivor.failure}" for each in stopped)
             raise ProgressError(f"ranks stopped, and at most one network was lost: {told}")

@@ -69,9 +69,9 @@ class ShardMember:
         self.ready = False
         self.failure: FaninError | None = None
         self.switch_is_dead = False
-        self.members = tuple(range(workers))
-        """Ranks that are members of the job, as in `Session.members`."""
-        self._ranks = self.members
+        self.known_members = tuple(range(workers))
+        """Ranks that are members of the job, as in `Session.known_members`."""
+        self._ranks = self.known_members
         self.replied_to: Callable[[int, control.Reply], None] | None = None
         """Gets the controller's replies once it is a member; None: they are ignored."""
         self._job, self._worker, self._workers, self._succeeds = job, worker, workers, succeeds
@@ -203,7 +203,7 @@ class ShardMember:
             elif isinstance(event, SwitchSilent | PathNarrowed | PacketRefused):
                 self._fail(SwitchLostError(f"shard {self.number}", str(event)))
             elif isinstance(event, MembersChanged):
-                self.members = tuple(self._ranks[worker] for worker in ranks_of(event.members))
+                self.known_members = tuple(self._ranks[worker] for worker in ranks_of(event.members))
             elif isinstance(event, WorkersGone):
                 self._fail(WorkerLostError(ranks_of(event.lost | event.left), str(event)))
 
@@ -222,8 +222,8 @@ class ShardMember:
 
     def stands_for(self, ranks: tuple[int, ...]) -> None:
         """Set the ranks of the members, as `Session.stands_for` does."""
-        self._ranks, gone = ranks, set(self._ranks).difference(self.members)
-        self.members = tuple(rank for worker, rank in enumerate(ranks) if worker not in gone)
+        self._ranks, gone = ranks, set(self._ranks).difference(self.known_members)
+        self.known_members = tuple(rank for worker, rank in enumerate(ranks) if worker not in gone)
 
     # --- the end ---
 

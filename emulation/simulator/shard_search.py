@@ -114,12 +114,17 @@ class GoesOnInAnyPart(Agreement):
         super().receive(shard, reply, now)
 
 
-class ForgetsWhoIsMissed(Agreement):
-    """Does not report which ranks a shard misses."""
+class KeepsWhatItHeldBack(Agreement):
+    """Does not report which sums it has held back."""
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
-        self.gone.clear()
-        return super().requests(now)
+        return [(shard, dataclasses.replace(said, held_back=())) for shard, said in super().requests(now)]
+
+
+class DoubtsNothing(Survivor):
+    """Takes sums that lack a rank which some shard may still have."""
+
+    leaves_out = False
 
 
 class FinishesMeanwhile(Survivor):
@@ -189,7 +194,8 @@ def agreeing(agreement: type[Agreement]) -> type[Survivor]:
 SHARD_DEFECTS: dict[str, type[Survivor]] = {
     "passes nothing on": agreeing(PassesNothingOn),
     "goes on in any part": agreeing(GoesOnInAnyPart),
-    "forgets who is missed": agreeing(ForgetsWhoIsMissed),
+    "keeps what it held back": agreeing(KeepsWhatItHeldBack),
+    "doubts nothing": DoubtsNothing,
     "finishes meanwhile": FinishesMeanwhile,
     "sums with what it has": SumsWithWhatItHas,
     "waits for the dead": WaitsForTheDead,
@@ -199,7 +205,13 @@ SHARD_DEFECTS: dict[str, type[Survivor]] = {
 
 
 SELDOM_DRAWN: dict[str, ShardPlan] = {
-    "forgets who is missed": ShardPlan(
+    "keeps what it held back": ShardPlan(
+        hosts=4, steps=120, think_s=0.001, packets=3, link=Link(loss=0.3),
+        faults=(
+            ShardFault(kind="ends", host=3, at_s=0.09568), ShardFault(kind="dies", host=2, at_s=0.85813)
+        ),
+    ),
+    "doubts nothing": ShardPlan(
         hosts=4, packets=3, link=Link(loss=0.01),
         faults=(
             ShardFault(kind="cut", host=2, rank=0, at_s=0.0403), ShardFault(kind="halts", host=3, at_s=0.0741)
@@ -219,9 +231,10 @@ SELDOM_DRAWN: dict[str, ShardPlan] = {
         ),
     ),
 }  # fmt: skip
-"""Plans for defects that some hundred drawn plans do not trigger: a rank that one shard has evicted agrees with the
-others when another shard is lost; a rank that alone has a result dies while it hands the result on; the only rank that
-has heard a decision dies together with the shard that decided."""
+"""Plans for defects that some hundred drawn plans do not trigger: a shard is lost that some ranks know to have evicted
+a rank, and others do not; a rank that one shard has evicted agrees with the others when another one is lost; a rank
+that alone has a result dies while it hands the result on; the only rank that has heard a decision dies together with
+the shard that decided."""
 
 
 def hunt_shards(defect: str, first_seed: int) -> Catch | None:

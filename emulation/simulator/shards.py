@@ -27,8 +27,8 @@ What must hold
 --------------
 * *One job*: ranks that are members of a job of one name have the same ranks and shards in it. At the end all ranks that
   go on are in one job, which has no other members.
-* *Once each*: these ranks have the same words as the result of a step. The result contains the contribution of each of
-  them once, and that of any other rank at most once.
+* *Once each*: these ranks have the same words as the result of a step. Each result that any rank has, also of one that
+  has stopped, contains the contribution of each of them once, and that of any other rank at most once.
 * *Nothing else*: the checks of single switches hold (ledger.py).
 * *They go on*: every rank that may not stop does all steps. A rank may stop if it, or its host, was struck, or if it
   was parted from others.
@@ -317,9 +317,11 @@ class ShardRun:
             results = {rank.results[step].tobytes() for rank in going_on}
             if len(results) > 1:
                 raise AgreementError(f"unlike results of step {step}")
-            for rank in going_on[:1]:
-                self.judge_words(step, rank.results[step], {each.number for each in going_on})
-        self._judge_stops()
+            for words in {
+                found.tobytes(): found for rank in self.ranks if (found := rank.results.get(step)) is not None
+            }.values():
+                self.judge_words(step, words, {each.number for each in going_on})
+        self.judge_stops()
 
     def judge_words(self, step: int, words: Words, needed: set[int]) -> None:
         """Check a step's result: even words count contributors, a digit per rank; odd ones add up the step's number."""
@@ -329,7 +331,7 @@ class ShardRun:
             if wrong or total != step * sum(counts) or digits >> DIGIT_BITS * self.plan.hosts:
                 raise ConservationError(f"step {step}: contributions by rank are {counts}, and their number {total}")
 
-    def _judge_stops(self) -> None:
+    def judge_stops(self) -> None:
         stopped = [rank for rank in self.ranks if rank.alive and not rank.going_on]
         if not stopped or self.parted_at is not None:
             return  # either part may stop; `judge` has checked that they do not both go on

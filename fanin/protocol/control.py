@@ -53,7 +53,7 @@ from fanin.protocol.seal import TAG_BYTES, data_key, tag, tag_holds
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 
-VERSION = 4
+VERSION = 5
 """Version of this protocol. A controller refuses every other one, with the reason."""
 DEFAULT_PORT = 4919
 """0x1337: TCP for control and UDP for data."""
@@ -360,14 +360,17 @@ class Regroup:
     """Numbers of the shards that this rank has lost."""
     dead: tuple[int, ...]
     """Shards among them that are known to have died, since nothing listens at their ports any more."""
-    gone: tuple[int, ...]
-    """Ranks without which any of the shards goes on, as far as this rank has heard."""
+    members: tuple[int, ...]
+    """Ranks that some shard still has, of those that this rank has not lost, as far as it knows."""
     first: int
     """The first reduction that is not done here."""
     last: int
     """The last reduction that was submitted here."""
     done: tuple[int, ...] = ()
     """Reductions in between that are done here, as ranges: first, last, first, last, ..."""
+    held_back: tuple[int, ...] = ()
+    """Reductions in between, as ranges, whose sums have come and are not done: they lack a rank that some shard may
+    have."""
     decided: Regrouped | None = None
     """The decision of another switch, which is lost since."""
 
@@ -388,7 +391,7 @@ class Regrouped:
     first: int
     """Reductions before this one are done by all."""
     again: tuple[int, ...] = ()
-    """Reductions from `first` on that some rank has submitted and some rank has not done."""
+    """Reductions from `first` on that some rank has submitted, and that no rank has done or some rank lacks."""
     holders: tuple[int, ...] = ()
     """For each of `again`, a rank that has done it, and whose result counts; NOBODY: none has, so it is summed anew."""
 

@@ -1,19 +1,27 @@
 """One rank's agreement with the others on how a job over several shards continues, once it has lost some shards.
 
-The rank asks the first shard that it has not lost (Regroup), again and again: that shard's controller hears all ranks,
-and answers all alike (switch/controller/regroup.py). No socket, no clock: requests and times come out, replies and
-losses go in.
+The rank asks a shard that it has not lost (Regroup), again and again: the one that still has most ranks, and the first
+of several. That shard's controller hears all ranks, and answers all alike (switch/controller/regroup.py). No socket, no
+clock: requests and times come out, replies and losses go in.
 
     state    | what is seen                              | next
     ---------+-------------------------------------------+---------------------------------------------------------
-    SETTLING | SETTLING_S have passed                    | ASKING the first shard that is left; STRANDED without any
+    SETTLING | SETTLING_S have passed                    | ASKING a shard that is left; STRANDED without any
     ASKING   | Regrouped, with enough shards             | AGREED
              | Regrouped, and too few are left           | STRANDED
              | the shard is lost, or silent for          | ASKING the next one; STRANDED without any
              | ANSWER_TIMEOUT_S                          |
+             | another shard has more ranks              | ASKING that one
              | Refused, or nothing else for the liveness | STRANDED
              | timeout and AGREEMENT_GRACE_S             |
-    AGREED   | the shard is lost                         | AGREED: passes it on to the next one
+    AGREED   | the shard is lost, or has fewer ranks     | AGREED: passes it on to the next one
+             | than another                              |
+
+Ranks that some shards have lost
+--------------------------------
+* A rank that one shard has lost may be alive, and a member at others: its network card, or a path, is dead. All ask at
+  one of these then, as soon as they know, and a shard that has lost a rank decides nothing while a rank that asks it
+  knows of another shard that has not. So nobody is left out whom any shard still has.
 
 Passing on
 ----------
@@ -35,7 +43,7 @@ Enough shards
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from fanin.protocol.control import Refused, Regroup, Regrouped, Reply, Waiting
@@ -77,6 +85,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """How far a rank is with its reductions, by their tickets, as it says in Regroup."""
+
+    first: int
+    """The first reduction that is not done."""
+    last: int
+    """The last reduction that was submitted."""
+    done: tuple[int, ...] = ()
+    """Reductions in between that are done, as ranges: first, last, first, last, ..."""
+    held_back: tuple[int, ...] = ()
+    """Reductions in between, as ranges, whose sums have come and are not done: they lack a rank that some shard may
+    have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
     """The last job that a rank was in at all of its shards: ranks that continue elsewhere are members of it, too."""
 
@@ -102,19 +125,19 @@ class Agreement:
         job: str,
         shards: Sequence[int],
         places: dict[int, Place],
-        progress: tuple[int, int, tuple[int, ...]],
+        members: Callable[[int], Collection[int]],
+        progress: RankProgress,
         *,
         lost: Collection[int],
         dead: Collection[int],
-        gone: Collection[int],
         whole: Whole,
         patience_s: float,
         now: float,
         settling_s: float = SETTLING_S,
     ) -> None:
-        """`shards`: those of the present job. `places`: by shard, where this rank is a member. `progress`: first, last
-        and done of Regroup. `gone`: workers that are missed at any shard. `whole`: the present job, or one before it.
-        `patience_s`: the liveness timeout."""
+        """`shards`: those of the present job. `places`: by shard, where this rank is in it. `members`: workers that
+        a shard has now, as far as this rank knows. `whole`: the present job, or one before it. `patience_s`: the
+        liveness timeout."""
         self.stage = Stage.SETTLING
         self.why: Why | None = None
         self.agreed: Regrouped | None = None
@@ -123,9 +146,9 @@ class Agreement:
         """Workers that had not asked when the shard last answered."""
         self.asked: int | None = None
         """The shard that is asked."""
-        self.lost, self.dead, self.gone = set(lost), set(dead), set(gone)
+        self.lost, self.dead = set(lost), set(dead)
         self._job, self._shards, self._whole = job, tuple(shards), whole
-        self._places, self._progress = places, progress
+        self._places, self._members, self._progress = places, members, progress
         self._settled_at = now + settling_s
         self._ends_at = self._settled_at + patience_s + AGREEMENT_GRACE_S
         self._ask_at = self._settled_at
@@ -163,23 +186,27 @@ class Agreement:
             case Regrouped() if reply.job == self._job:
                 self.lost.update(reply.lost)
                 left = [number for number in self._shards if number not in reply.lost]
+                if not left:
+                    self._strand(Why.NONE_LEFT)
                 # The other part of a network may go on at the same time.
-                if self._whole.may_go_on(len(reply.ranks), left, reply.dead):
+                elif self._whole.may_go_on(len(reply.ranks), left, reply.dead):
                     self.stage, self.agreed, self._ask_at = Stage.AGREED, reply, float("inf")
                 else:
                     self._strand(Why.TOO_FEW)
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
         """The requests that are due, each with its shard."""
+        if self.stage in {Stage.ASKING, Stage.AGREED} and self.asked != self._first_choice():
+            self._ask_next(now)
         if self.stage not in {Stage.ASKING, Stage.AGREED} or self.asked is None or now < self._ask_at:
             return []
         self._ask_at = now + ASK_INTERVAL_S
         self._silent_at = min(self._silent_at, now + ANSWER_TIMEOUT_S)
-        place, (first, last, done) = self._places[self.asked], self._progress
+        place, progress = self._places[self.asked], self._progress
         said = Regroup(
             job=self._job, rank=place.worker, nonce=place.nonce, shard=self.asked, lost=tuple(sorted(self.lost)),
-            dead=tuple(sorted(self.dead)), gone=tuple(sorted(self.gone)), first=first, last=last, done=done,
-            decided=self.agreed,
+            dead=tuple(sorted(self.dead)), members=self._present(), first=progress.first, last=progress.last,
+            done=progress.done, held_back=progress.held_back, decided=self.agreed,
         )  # fmt: skip
         return [(self.asked, said)]
 
@@ -204,7 +231,7 @@ class Agreement:
             self.lose(self.asked, now)
 
     def _ask_next(self, now: float) -> None:
-        self.asked = next((number for number in self._places if number not in self.lost), None)
+        self.asked = self._first_choice()
         self._ask_at, self._silent_at, self.waiting = now, float("inf"), ()
         if self.stage is Stage.AGREED:
             self._ask_at = now if self.asked is not None else float("inf")
@@ -212,6 +239,14 @@ class Agreement:
         self.stage = Stage.ASKING
         if self.asked is None:
             self._strand(Why.NONE_LEFT)
+
+    def _first_choice(self) -> int | None:
+        left = [number for number in self._places if number not in self.lost]
+        return max(left, key=lambda number: len(self._members(number)), default=None)
+
+    def _present(self) -> tuple[int, ...]:
+        left = [number for number in self._places if number not in self.lost]
+        return tuple(sorted({worker for number in left for worker in self._members(number)}))
 
     def _strand(self, why: Why) -> None:
         self.stage, self.why = Stage.STRANDED, why

@@ -50,6 +50,7 @@ class CardSurvivor(Survivor):
 
     settling_s = NAMING_GRACE_S
     losses = (SwitchLostError, WorkerLostError)
+    leaves_out = False
 
     def __init__(
         self, job: str, rank: int, size: int, members: Sequence[Member], spread: Spread, names: Sequence[str],
@@ -89,9 +90,6 @@ class CardSurvivor(Survivor):
         """The shards of the present job whose card is that of any of `shards`."""
         cards = {self._cards[number] for number in shards}
         return {number for number in self.shards if self._cards[number] in cards}
-
-    def _gone(self) -> set[int]:
-        return set()
 
     def joined(self, members: Mapping[int, Member], now: float) -> None:
         """Go over to the successor, as Survivor does."""

@@ -8,6 +8,8 @@ Rules
 * A rank that hands its result on to the others may be lost meanwhile: then the shards go on without it, and the sum of
   the others' zeros is no result. So it sends a 1 beside every word. Where one is missing, all ranks see that alike, as
   they get the same bits; the reduction is *torn*, and nobody takes it for done or forgets what it has of it.
+* A sum that lacks a rank may be in doubt (doubt.py). It is not done here while it is, nor while the ranks agree on how
+  to go on; afterwards it is, if they found that some rank has done it.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fanin.host.session.doubt import Doubt
 from fanin.host.session.finished import Counted, Ends
 from fanin.host.session.reduction_log import ReductionLog
 from fanin.numerics.reduction import Element, Reduction
 
 Words = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.uint32]
 
 
 class Summing(Counted, Protocol):
@@ -54,8 +58,12 @@ class KeptReduction:
     """The reduction as it was submitted; None once it is done here."""
     result: Words
     """All elements of the result, as words, of which the last may be beyond the last element."""
+    counts: Counts | None = None
+    """Contributors of each packet of the result; None: they are not counted."""
     residual: bytes = b""
     """Copy of the residual from before the reduction."""
+    doubt: Doubt | None = None
+    """Doubts about sums that lack ranks, of the job that the parts were dealt out in; None: no sum lacks any."""
     parts: tuple[Part, ...] = ()
     ends: Ends = field(default_factory=dict)
     """Ends of the parts that were dealt out."""
@@ -63,12 +71,17 @@ class KeptReduction:
     """Destination of the sum that hands one rank's result on, each word followed by a 1; None: there is no such sum."""
     torn: bool = False
     """Whether the rank that handed its result on was lost meanwhile."""
+    held_back: bool = False
+    """Whether its sum had come, in doubt, when the ranks began to agree on how to go on."""
 
     @classmethod
-    def of(cls, ticket: int, given: Reduction, result: Words) -> KeptReduction:
-        """The entry of a reduction that is not dealt out yet, with a copy of its residual; `result`: room for it."""
+    def of(cls, ticket: int, given: Reduction, result: Words, counts: Counts | None) -> KeptReduction:
+        """The entry of a reduction that is not dealt out yet, with a copy of its residual.
+
+        `result` and `counts`: room for its result, and for the contributors of each of its packets.
+        """
         residual = ctypes.string_at(given.residual, given.count * RESIDUAL_BYTES) if given.residual else b""
-        return cls(ticket, given, result, residual)
+        return cls(ticket, given, result, counts, residual)
 
     @property
     def is_done(self) -> bool:
@@ -77,8 +90,20 @@ class KeptReduction:
 
     @property
     def has_come(self) -> bool:
+        """Whether it was dealt out, every shard has summed its part, and the sum is not in doubt."""
+        return self.is_summed and not self.is_in_doubt
+
+    @property
+    def is_summed(self) -> bool:
         """Whether it was dealt out and every shard has summed its part."""
         return bool(self.parts) and all(session.done(ticket) for session, ticket in self.parts)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the sum, whose parts are there, is in doubt. A result that is handed on never is."""
+        if self.doubt is None or self.handed is not None or self.torn:
+            return False
+        return self.doubt.about(None if self.counts is None else int(self.counts.min()))
 
     @property
     def may_go(self) -> bool:
@@ -92,8 +117,10 @@ class KeptReduction:
         if self.residual:
             ctypes.memmove(given.residual, self.residual, len(self.residual))
         return dataclasses.replace(
-            given, destination=self.result.ctypes.data, keep_first=0, keep_count=-1, owner=(given.owner, self.result)
-        )
+            given, destination=self.result.ctypes.data, keep_first=0, keep_count=-1,
+            counts=given.counts if self.counts is None else self.counts.ctypes.data,
+            owner=(given.owner, self.result, self.counts),
+        )  # fmt: skip
 
     def handed_on(self, *, holds: bool) -> Reduction:
         """The reduction to deal out where one rank has the result: its words, each with a 1, and zeros from others."""
@@ -119,6 +146,8 @@ class KeptReduction:
         size = given.element.bytes
         if given.kept:
             ctypes.memmove(given.destination, self.result.ctypes.data + given.keep_first * size, given.kept * size)
+        if given.counts and self.counts is not None:
+            ctypes.memmove(given.counts, self.counts.ctypes.data, self.counts.nbytes)
         self.given = None
 
 
@@ -130,11 +159,11 @@ class KeptReductions:
         self._by_ticket: dict[int, KeptReduction] = {}
         self._spare: deque[Words] = deque(maxlen=MAX_SPARE)
         """Memory of large results that are done everywhere: new memory would cost a page fault per page."""
-        self.restart(())
+        self.restart((), None)
 
-    def restart(self, sessions: Sequence[Summing]) -> None:
-        """Deal parts to these sessions from now on."""
-        self._sessions = sessions
+    def restart(self, sessions: Sequence[Summing], doubt: Doubt | None) -> None:
+        """Deal parts to these sessions from now on; `doubt`: about sums there that lack ranks."""
+        self._sessions, self._doubt = sessions, doubt
         self._log.restart(sessions)
 
     def __iter__(self) -> Iterator[KeptReduction]:
@@ -164,6 +193,7 @@ class KeptReductions:
     def dealt(self, kept: KeptReduction, parts: Sequence[tuple[int, int, Reduction]]) -> None:
         """Note how a reduction was dealt out; each part: number of the session, its ticket, and what it sums."""
         kept.parts = tuple((self._sessions[number], ticket) for number, ticket, _ in parts)
+        kept.doubt = self._doubt
         whole = parts[0][2]
         counts = ((number, part.count) for number, _, part in parts)
         self._log.dealt(kept, counts, whole.element, whole.lanes, whole.operator)
@@ -187,9 +217,18 @@ class KeptReductions:
         """Whether a rank was lost while it handed its result of a reduction on."""
         return any(kept.torn for kept in self)
 
+    def hold_back(self) -> None:
+        """Mark the sums that are in doubt, as the ranks begin to agree on how to go on."""
+        for kept in self:
+            kept.held_back = not kept.is_done and kept.is_summed and kept.is_in_doubt
+
     def keep_only(self, tickets: Collection[int]) -> None:
-        """Drop all but these, since every rank has done the others; forget how these were divided among sessions."""
+        """Drop all but these, since every rank has them, and finish what was held back among the dropped; forget how
+        those that stay were divided among sessions."""
+        for kept in self:
+            if kept.held_back and kept.ticket not in tickets:
+                kept.finish()
         self._log.keep_only([kept for kept in self if kept.ticket in tickets])
         for kept in self:
-            kept.parts, kept.ends, kept.handed, kept.torn = (), {}, None, False
+            kept.parts, kept.ends, kept.handed, kept.torn, kept.held_back = (), {}, None, False, False
         self._by_ticket = {kept.ticket: kept for kept in self}

@@ -342,6 +342,11 @@ class Session:
         self._read_events()
         return self._members
 
+    @property
+    def known_members(self) -> tuple[int, ...]:
+        """The ranks that rounds wait for, by news that was read before: takes no time."""
+        return self._members
+
     def take_changes(self) -> list[MembershipChange]:
         """Changes of membership since the last call, oldest first (the last MAX_CHANGES); on_worker_loss="continue"."""
         self._read_events()

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
@@ -29,6 +29,8 @@ from fanin.protocol.seal import Credentials
 from fanin.protocol.spread import Spread
 
 LEAVE_TIMEOUT_S = 2.0
+DOUBT_INTERVAL_S = 0.01
+"""Longest time between two looks at whether a sum is still in doubt."""
 LOOK_INTERVAL_S = 0.1
 """Longest time between two checks for further losses while the ranks agree."""
 CONNECT_TIMEOUT_S = 2.0
@@ -105,9 +107,10 @@ class SurvivingSession(ShardedSession):
                 self._raise_if_over()
                 kept = self._survivor.kept.get(ticket)
                 dealing = kept is None or self._survivor.state is SurvivorState.DEALING
-                parts = () if kept is None or dealing else cast("tuple[Part, ...]", kept.parts)
+                in_doubt = kept is not None and not dealing and kept.is_summed and kept.is_in_doubt
+                parts = () if kept is None or dealing or in_doubt else cast("tuple[Part, ...]", kept.parts)
                 if not parts:
-                    self._changed.wait(left_s)
+                    self._changed.wait(min(left_s, DOUBT_INTERVAL_S) if in_doubt else left_s)
             try:
                 for session, part in parts:
                     session.wait(part, left_s)
@@ -153,15 +156,15 @@ class SurvivingSession(ShardedSession):
         # A switch out of reach is asked for a second why a session has failed. So it is not asked once its loss is
         # known, and those on this host, which answer and name ranks, are asked first.
         for number in sorted(sessions, key=lambda each: each not in homes):
+            _ = sessions[number].members  # reads news, by which doubts about sums end
             if (number not in gone or number in homes) and (failure := sessions[number].failure) is not None:
                 failures[number] = failure
                 gone = self._survivor.lost_with(gone | {number})
-        if failures or self._survivor.handing:
-            with self._lock:
-                if sessions is self._at:
-                    self._survivor.lose(failures, time.monotonic())
-                    self._survivor.take_results(time.monotonic())
-                    self._follow()
+        with self._lock:
+            if sessions is self._at and (failures or self._survivor.handing or self._survivor.shards_disagree):
+                self._survivor.lose(failures, time.monotonic())
+                self._survivor.take_results(time.monotonic())
+                self._follow()
 
     def _follow(self) -> None:
         """Do what the survivor's state asks for: start the thread that deals anew, or wake all waits (lock held)."""
@@ -270,8 +273,7 @@ class SurvivingSession(ShardedSession):
                 each.stands_for(self.rank, survivor.successors_ranks, processes)
         survivor.joined(sessions, time.monotonic())
         self._use(tuple(sessions.values()), self._first_spread.only(tuple(sessions)))
-        gone = tuple(sorted(self._present.difference(survivor.ranks)))
-        self._note(gone, 0)
+        self._note(self._present.difference(survivor.ranks), 0)
         log.warning("job %r: %s", self.job_name, news)
         self._changed.notify_all()
 
@@ -279,13 +281,13 @@ class SurvivingSession(ShardedSession):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks that every shard waits for."""
+        """The ranks that any shard waits for: one that some have lost may go on without these (doubt.py)."""
         self._take_in()
         return tuple(sorted(self._present))
 
     def take_changes(self) -> list[MembershipChange]:
-        """Changes of the membership, as in `Session.take_changes`; `base` is that of the shard that told first, 0 where
-        flows were dealt anew.
+        """Changes of the membership, as in `Session.take_changes`: a rank is gone once every shard has lost it. `base`
+        is that of the shard that told last, 0 where flows were dealt anew.
         """
         self._take_in()
         with self._lock:
@@ -294,14 +296,16 @@ class SurvivingSession(ShardedSession):
         return changes
 
     def _take_in(self) -> None:
-        told = [change for each in self.sessions for change in each.take_changes()]
+        sessions = self.sessions
+        told = [change for each in sessions for change in each.take_changes()]
         with self._lock:
-            for change in told:
-                self._note(change.gone, change.base)
+            if told and sessions is self.sessions:
+                left = {rank for each in sessions for rank in each.known_members}
+                self._note(self._present - left, max(change.base for change in told))
 
-    def _note(self, ranks: Sequence[int], base: int) -> None:
-        """Record that ranks are gone, as one shard has reported (called with the lock held)."""
-        gone = tuple(rank for rank in ranks if rank in self._present)
+    def _note(self, ranks: Collection[int], base: int) -> None:
+        """Record that ranks are gone (called with the lock held)."""
+        gone = tuple(sorted(self._present.intersection(ranks)))
         if not gone:
             return
         self._present.difference_update(gone)

@@ -4,7 +4,9 @@ No thread, no socket, no clock: surviving.py drives it over sessions, and the si
 
 Rules
 -----
-* A rank that is lost is taken out at each shard, as at a single switch: nothing is dealt anew.
+* A rank that is lost is taken out at each shard, as at a single switch: nothing is dealt anew. What is summed without
+  it counts once every shard has lost it (doubt.py). If some still have it after the liveness timeout and DOUBT_GRACE_S,
+  its path to the others is dead: these shards count as lost, and the rank goes on with all.
 * A shard that is lost, with its host or alone, takes with it the parts that it had. The ranks agree through one of the
   others (host/machine/shard_agreement.py) on who is left, on the shards that are left, and on which reductions somebody
   has done; they join a new job at these shards, and deal out there what is not done everywhere. A reduction that a
@@ -31,8 +33,8 @@ Rules
 * No rank goes on alone: one that is not among the ranks agreed on, or cannot join the new job, raises.
 * A rank that has joined the new job at some shards, and has lost the others, is in the same state as a rank that has
   joined everywhere and loses these shards a moment later: such ranks agree with one another, in the new job.
-* If this rank alone has lost a shard, the others take this rank for lost. It raises an error that names itself and that
-  shard when no other rank has asked, too, within the liveness timeout and AGREEMENT_GRACE_S.
+* If this rank alone has lost a shard, that shard loses this rank, and the others agree with it as above. It raises an
+  error that names itself and that shard when they have not asked within the liveness timeout and AGREEMENT_GRACE_S.
 """
 
 from __future__ import annotations
@@ -40,21 +42,28 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
-from fanin.host.machine.shard_agreement import SETTLING_S, Agreement, Place, Stage, Whole, Why
-from fanin.host.session.kept_reductions import KeptReduction, KeptReductions, Summing
+from fanin.host.codecs.words import codec_for
+from fanin.host.machine.shard_agreement import SETTLING_S, Agreement, Place, RankProgress, Stage, Whole, Why
+from fanin.host.session.doubt import Doubt, Membership
+from fanin.host.session.kept_reductions import Counts, KeptReduction, KeptReductions, Summing
 from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.reduction import Reduction
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
 
+DOUBT_GRACE_S = 2.0
+"""Time, beyond the liveness timeout, in which every shard has lost a rank that is dead, and all have heard of it. A
+rank that alone has lost a shard gives up AGREEMENT_GRACE_S after that timeout, and the others must ask before."""
 
-class Member(Summing, Protocol):
+
+class Member(Summing, Membership, Protocol):
     """The part of a session at a shard that is needed here."""
 
     @property
@@ -64,10 +73,6 @@ class Member(Summing, Protocol):
     @property
     def switch_is_dead(self) -> bool:
         """Whether the switch's process has ended, as in `Session.switch_is_dead`."""
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Members of the job, as in `Session.members`."""
 
     def submit(self, reduction: Reduction) -> int:
         """Submit as `Session.submit` does."""
@@ -108,6 +113,8 @@ class Survivor:
     settling_s = SETTLING_S
     losses: tuple[type[FaninError], ...] = (SwitchLostError,)
     """Failures at a shard that are its loss; others end the job."""
+    leaves_out = True
+    """Whether shards go on without ranks that they lose, so that sums may lack some."""
 
     def __init__(
         self, job: str, rank: int, size: int, members: Sequence[Member], spread: Spread, names: Sequence[str]
@@ -141,6 +148,8 @@ class Survivor:
         """Lost shards of the present job."""
         self._dead: set[int] = set()
         self._whole = Whole(workers=size, shards=self.shards)
+        self._disagree_since_s: float | None = None
+        """Since when the shards have been seen to have unlike members; None: they have the same."""
         self._reason: FaninError | None = None
         """The first loss of a shard since the job was WHOLE, for which reductions are dealt anew; None: none."""
         self._use(dict(enumerate(members)))
@@ -148,23 +157,31 @@ class Survivor:
     def _use(self, members: dict[int, Member]) -> None:
         self.members, self.spread = members, self._first_spread.only(self.shards)
         specs = [each.spec for each in members.values()]
-        self.kept.restart(tuple(members.values()))
+        self._doubt = Doubt(len(self.ranks), tuple(members.values())) if self.leaves_out else None
+        self.kept.restart(tuple(members.values()), self._doubt)
         # A reduction that one session would refuse is refused before any of them has a part of it.
         spec = dataclasses.replace(specs[0], accumulators=all(each.accumulators for each in specs))
         self._liveness_timeout_s = spec.liveness_timeout_s
         self._packet_elements: Callable[..., int] = functools.cache(functools.partial(elements_per_packet, spec))
+        self._spec = spec
 
     # --- reductions ---
 
     def submit(self, reduction: Reduction, now: float) -> int:
         """Deal a reduction out and return its ticket; only while WHOLE."""
         ticket = self.submitted = self.submitted + 1
-        kept = KeptReduction.of(ticket, reduction, self.kept.room_for(reduction))
+        kept = KeptReduction.of(ticket, reduction, self.kept.room_for(reduction), self._room_for_counts(reduction))
         self.kept.append(kept)
         self._deal(kept, kept.summed(), now)
         if self.state is SurvivorState.WHOLE:  # what is done does not change while the ranks agree
             self.kept.forget()
         return ticket
+
+    def _room_for_counts(self, given: Reduction) -> Counts | None:
+        if not self.leaves_out or given.own_count >= 0:
+            return None
+        codec = codec_for(given.element, given.lanes, given.count, self._spec, operator=given.operator)
+        return np.zeros(codec.packets, np.uint32) if codec.packets else None
 
     def _deal(self, kept: KeptReduction, reduction: Reduction, now: float) -> None:
         """Submit a reduction's parts to the shards. If one is lost, the reduction is dealt out again later."""
@@ -192,23 +209,50 @@ class Survivor:
         return kept.is_done
 
     def take_results(self, now: float) -> None:
-        """Finish what has come, also where no caller waits for it; agree anew if a result handed on is torn."""
+        """Finish what has come, also where no caller waits for it; agree anew if a result handed on is torn, or if
+        shards have been without a rank that others have."""
         if self.state is SurvivorState.WHOLE and self.handing:
             self.kept.forget()
             self.handing = self.kept.handing
             if self.kept.torn:
                 self._agree(now)
+        if self.state is SurvivorState.WHOLE:
+            self._look_at_members(now)
 
-    def progress(self) -> tuple[int, int, tuple[int, ...]]:
-        """The first ticket that is not done here, the last one, and ranges of those between that are done."""
-        undone = [kept.ticket for kept in self.kept if not kept.is_done]
+    @property
+    def shards_disagree(self) -> bool:
+        """Whether some shards have lost ranks that others have."""
+        return self._doubt is not None and bool(self._doubt.dissenters)
+
+    def _look_at_members(self, now: float) -> None:
+        """Count shards that others disagree with as lost, once the others would have lost a rank that is dead."""
+        if self._doubt is None or not self.shards_disagree:
+            self._disagree_since_s = None
+            return
+        if self._disagree_since_s is None:
+            self._disagree_since_s = now
+        if now - self._disagree_since_s < self._liveness_timeout_s + DOUBT_GRACE_S:
+            return
+        numbers = list(self.members)
+        failures = {}
+        for number in (numbers[at] for at in self._doubt.dissenters):
+            missed = sorted(set(self.ranks).difference(self.members[number].known_members))
+            failures[number] = SwitchLostError(
+                self._names[number],
+                f"{self.shard_names({number})} has lost ranks {', '.join(map(str, missed))}, and others have not: the "
+                "path between them is dead",
+            )
+        self._lose_shards(failures, now)
+
+    def progress(self) -> RankProgress:
+        """How far this rank is with its reductions."""
+        undone = {kept.ticket for kept in self.kept if not kept.is_done}
         last = self.submitted
-        first = undone[0] if undone else last + 1
-        ranges: list[int] = []
-        for before, after in itertools.pairwise([*undone, last + 1]):
-            if after - before > 1:
-                ranges += (before + 1, after - 1)
-        return first, last, tuple(ranges)
+        first = min(undone, default=last + 1)
+        return RankProgress(
+            first=first, last=last, done=_ranges(each for each in range(first, last + 1) if each not in undone),
+            held_back=_ranges(kept.ticket for kept in self.kept if kept.held_back),
+        )  # fmt: skip
 
     # --- failures ---
 
@@ -261,17 +305,18 @@ class Survivor:
             self.end(self._reason)
             return
         self._settle()
+        self.kept.hold_back()
         self.state, self.successor = SurvivorState.DEALING, None
+        self._disagree_since_s = None
         places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
         self.agreement = self.agreement_type(
-            self.name, self.shards, places, self.progress(), lost=self._lost, dead=self._dead, gone=self._gone(),
+            self.name, self.shards, places, self._workers_at, self.progress(), lost=self._lost, dead=self._dead,
             whole=self._whole, patience_s=self._liveness_timeout_s, now=now, settling_s=self.settling_s,
         )  # fmt: skip
 
-    def _gone(self) -> set[int]:
-        """Workers that any shard has taken out of the job: there are results without them."""
-        missed = {rank for each in self.members.values() for rank in self.ranks if rank not in each.members}
-        return {self.ranks.index(rank) for rank in missed if rank != self.rank}
+    def _workers_at(self, shard: int) -> tuple[int, ...]:
+        """The workers of the present job that a shard has, as far as this rank knows."""
+        return tuple(self.ranks.index(rank) for rank in self.members[shard].known_members)
 
     def after_turn(self) -> None:
         """Act on the agreement after it was given replies or time: name the successor, or end if it is stranded.
@@ -428,3 +473,14 @@ class Survivor:
         """Names of shards, for people."""
         names = ", ".join(self._names[number] for number in sorted(lost))
         return f"shard{'s' * (len(lost) > 1)} {names}"
+
+
+def _ranges(tickets: Iterable[int]) -> tuple[int, ...]:
+    """Ascending tickets as ranges: first, last, first, last, ..."""
+    ranges: list[int] = []
+    for ticket in tickets:
+        if ranges and ranges[-1] == ticket - 1:
+            ranges[-1] = ticket
+        else:
+            ranges += (ticket, ticket)
+    return tuple(ranges)

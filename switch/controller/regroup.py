@@ -8,7 +8,7 @@ in common, so that only one of them does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fanin.protocol import control
 from fanin.protocol.control import Refusal, Regroup, Regrouped, successor_of
@@ -46,17 +46,17 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         return
     if job.regrouped is None:
         job.regrouping[request.rank] = request
-        # R-JOB-12: a rank that is missed at any shard is left out, since results exist without its contributions.
-        missed = {rank for each in job.regrouping.values() for rank in each.gone if job.survives_loss}
-        living = tuple(rank for rank in job.ranks_at(job.full & ~job.departed) if rank not in missed)
+        living = job.ranks_at(job.full & ~job.departed)
+        # R-JOB-12: a rank that is lost here may be alive at another shard, where the others then ask, too.
+        elsewhere = {rank for each in living if each in job.regrouping for rank in job.regrouping[each].members}
         missing = tuple(rank for rank in living if rank not in job.regrouping)
+        missing += tuple(sorted(elsewhere.difference(living)))
         if missing:  # R-JOB-12: decide once, when all living ranks have reported
             jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
             return
-        decided = decide(job.name, request.shard, {rank: job.regrouping[rank] for rank in living}) if living else None
+        decided = decide(job.name, request.shard, {rank: job.regrouping[rank] for rank in living})
         if decided is None:
             text = f"the ranks of job {job.name!r} are more than {MAX_OPEN_REDUCTIONS:,} reductions apart"
-            text = text if living else f"every rank of job {job.name!r} is missed by another one"
             jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "start the job again"))
             return
         job.regrouped = decided
@@ -84,8 +84,10 @@ def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | Non
     holders: list[int] = []
     for ticket in range(first, last + 1):
         done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
-        # The lowest rank that has the result sends it to the others; if none has, the reduction is repeated.
-        if len(done) < len(said):
+        held_back = [rank for rank, each in said.items() if _is_in(each.held_back, ticket)]
+        # The lowest rank that has done it sends the result to those that lack it; who has held it back has the same
+        # bits. If none has done it, the reduction is repeated.
+        if not done or len(done) + len(held_back) < len(said):
             again.append(ticket)
             holders.append(done[0] if done else control.NOBODY)
     return Regrouped(
@@ -101,5 +103,8 @@ def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | Non
 
 
 def _has_done(said: Regroup, ticket: int) -> bool:
-    ranges = zip(said.done[::2], said.done[1::2], strict=False)
-    return ticket < said.first or any(first <= ticket <= last for first, last in ranges)
+    return ticket < said.first or _is_in(said.done, ticket)
+
+
+def _is_in(ranges: Sequence[int], ticket: int) -> bool:
+    return any(first <= ticket <= last for first, last in zip(ranges[::2], ranges[1::2], strict=False))

@@ -103,8 +103,8 @@ MESSAGES = st.one_of(
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(
-        control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, dead=RANKS, gone=RANKS, first=NUMBER,
-        last=NUMBER, done=RANKS, shard=NUMBER, decided=st.none() | REGROUPED,
+        control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, dead=RANKS, members=RANKS, first=NUMBER,
+        last=NUMBER, done=RANKS, held_back=RANKS, shard=NUMBER, decided=st.none() | REGROUPED,
     ),
     REGROUPED,
     st.builds(control.Ask),

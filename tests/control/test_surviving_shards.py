@@ -324,6 +324,24 @@ def test_a_rank_that_alone_has_lost_a_shard_names_both_and_the_others_go_on_with
         assert (first.failure, third.failure, len(first.sessions)) == (None, None, 3)
 
 
+def test_a_path_that_is_lost_costs_its_shard_and_no_rank() -> None:
+    """The shard that rank 1 does not reach evicts it, and the others do not: no sum lacks it."""
+    with contextlib.closing(Cluster(3, liveness_timeout_s=1.0)) as cluster:
+        cut = cluster.sessions[1].sessions[2]
+        cut._engine.close()
+        cut._switch_is_gone(End.REFUSED)
+        under_way = integers([0, 2], seed=4)
+        tickets = [submit(cluster.sessions[rank], array) for rank, array in zip((0, 2), under_way, strict=True)]
+        until(lambda: go_on(cluster.sessions, 2))
+        own = integers([1], seed=4)[0]
+        wait_for(cluster.sessions, [tickets[0], submit(cluster.sessions[1], own), tickets[1]])
+        expected = np.sum(integers([0, 1, 2], seed=4), axis=0, dtype=np.int32)
+        assert [array.tobytes() for array in (*under_way, own)] == [expected.tobytes()] * 3
+        for session in cluster.sessions:
+            assert session.members == (0, 1, 2)
+            assert session.take_changes() == []
+
+
 def test_the_last_shard_is_not_survived_and_every_wait_says_so(cluster: Cluster) -> None:
     sums(cluster.sessions, integers([0, 1, 2]))
     for number in range(3):

@@ -67,6 +67,34 @@ def test_nobody_goes_on_without_a_rank_that_dies_after_a_card(host: int, kind: F
     assert len(report.stopped) == 2
 
 
+@pytest.mark.parametrize(("kind", "plans"), [("native", 40), ("python", 8)])
+def test_drawn_plans_of_jobs_that_go_on_without_lost_ranks_violate_nothing(kind: Kind, plans: int) -> None:
+    reports = [simulate_cards(draw_cards(seed, leaves_out=True), seed, kind=kind) for seed in range(plans)]
+    assert sum(report.jobs > 1 for report in reports) >= plans // 3
+
+
+@pytest.mark.parametrize(
+    ("faults", "cards", "ranks", "jobs"),
+    [
+        ((), 2, 3, 1),
+        ((card(1, 1),), 2, 3, 2),
+        ((card(0, 0),), 2, 3, 2),
+        ((card(1, 1, kind="flaps"),), 2, 3, 1),
+        ((card(0, 1), card(2, 1)), 2, 3, 2),
+        ((card(0, 1), card(2, 1, 3.0)), 2, 3, 2),
+        ((card(1, 0), card(1, 1)), 2, 2, 2),
+        ((card(1, 1), card(1, 2)), 3, 3, 2),
+    ],
+)
+def test_a_host_is_left_out_only_if_all_of_its_cards_are_lost(
+    faults: tuple[CardFault, ...], cards: int, ranks: int, jobs: int
+) -> None:
+    for loss in (0.0, 0.02):
+        plan = CardPlan(hosts=3, cards=cards, link=Link(loss=loss), card_faults=faults, leaves_out=True)
+        report = simulate_cards(plan, 1)
+        assert (report.ranks, report.jobs) == (ranks, jobs), report
+
+
 class HasEveryResult(SumsWithWhatItHas, CardSurvivor):
     """Hands on what it has, though another rank has the result."""
 
