@@ -95,10 +95,10 @@ class Operator(enum.IntEnum):
         return self >= Operator.BAND
 
 
-PackedReduction = tuple[int, int, int, Element, int, int, int, int, int, int]
+PackedReduction = tuple[int, int, int, Element, int, int, int, int, int, int, float]
 """A reduction that its caller waits for, by the fields that differ from a `Reduction`'s defaults: source, destination,
-count, element, lanes, tag, keep_first, keep_count, own_first and own_count. (A tuple: Python's part around the engine
-takes longer than a small reduction does.)"""
+count, element, lanes, tag, keep_first, keep_count, own_first, own_count and divisor. (A tuple: Python's part around the
+engine takes longer than a small reduction does.)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,10 +188,11 @@ class Reduction:
     @classmethod
     def of(cls, packed: PackedReduction, owner: object) -> Reduction:
         """Make the Reduction of a packed one."""
-        source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count = packed
+        source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count, divisor = packed
         return cls(
             source=source, destination=destination, count=count, element=Element(element), lanes=lanes, tag=tag,
-            keep_first=keep_first, keep_count=keep_count, own_first=own_first, own_count=own_count, owner=owner,
+            keep_first=keep_first, keep_count=keep_count, own_first=own_first, own_count=own_count, divisor=divisor,
+            owner=owner,
         )  # fmt: skip
 
     @property
@@ -200,6 +201,8 @@ class Reduction:
         return self.count if self.keep_count < 0 else self.keep_count
 
 
-def sum_in_place(address: int, count: int, element: Element, lanes: int, tag: int) -> PackedReduction:
-    """A sum of `count` elements at `address` into the same memory."""
-    return (address, address, count, element, lanes, tag, 0, -1, 0, -1)
+def sum_in_place(
+    address: int, count: int, element: Element, lanes: int, tag: int, divisor: float = 1.0
+) -> PackedReduction:
+    """A sum of `count` elements at `address` into the same memory, divided as `Reduction.divisor` says."""
+    return (address, address, count, element, lanes, tag, 0, -1, 0, -1, divisor)

@@ -153,8 +153,8 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
 
 // The reduction of a fanin.numerics.reduction.PackedReduction, whose values are not checked yet.
 inline Reduction reduction_from_packed(const pybind11::tuple& packed) {
-  if (packed.size() != 10)
-    throw pybind11::value_error("a packed reduction has ten fields: fanin.numerics.reduction.PackedReduction");
+  if (packed.size() != 11)
+    throw pybind11::value_error("a packed reduction has eleven fields: fanin.numerics.reduction.PackedReduction");
   Reduction reduction;
   reduction.source = reinterpret_cast<const std::uint8_t*>(packed[0].cast<std::uintptr_t>());
   reduction.destination = reinterpret_cast<std::uint8_t*>(packed[1].cast<std::uintptr_t>());
@@ -169,6 +169,7 @@ inline Reduction reduction_from_packed(const pybind11::tuple& packed) {
   const auto owns = packed[9].cast<std::int64_t>();
   reduction.owned = owns >= 0;
   reduction.own_count = reduction.owned ? static_cast<std::uint64_t>(owns) : 0;
+  reduction.divisor = packed[10].cast<double>();
   const auto within = [&](std::uint64_t first, std::uint64_t some) {
     return some <= reduction.count && first <= reduction.count - some;
   };

@@ -15,7 +15,7 @@ from fanin.errors import ConfigurationError
 from fanin.host.engines.engine import SwitchEndpoint, make_engine
 from fanin.host.engines.pump_engine import PumpEngine
 from fanin.host.transports import MemoryTransport
-from fanin.numerics.reduction import Element, Reduction, sum_in_place
+from fanin.numerics.reduction import EXACT, Element, Reduction, sum_in_place
 from fanin.options import Options
 from fanin.protocol.events import (
     Departed,
@@ -175,6 +175,19 @@ def test_a_sum_in_place_is_done_when_the_call_returns(scheme: Scheme, native: bo
         packed = sum_in_place(arrays[0].ctypes.data, 3_000, Element.INT32, 32, 9)
         assert here.submit_and_wait(packed, DEADLINE_S, arrays[0]) == 0
         np.testing.assert_array_equal(arrays[0], 3)
+        assert there.wait(other, DEADLINE_S)
+
+
+@every_loop
+@pytest.mark.parametrize("lanes", [32, EXACT])
+def test_a_mean_in_place_is_divided(scheme: Scheme, native: bool, lanes: int) -> None:
+    with cluster(scheme, make_spec(2), native=native) as running:
+        here, there = running.engines
+        arrays = [np.full(40, 2.0 * rank + 1, np.float32) for rank in range(2)]
+        packed = [sum_in_place(each.ctypes.data, 40, Element.FLOAT32, lanes, 9, divisor=2.0) for each in arrays]
+        other = there.submit(Reduction.of(packed[1], arrays[1]))
+        assert here.submit_and_wait(packed[0], DEADLINE_S, arrays[0]) == 0
+        np.testing.assert_array_equal(arrays[0], 2.0)
         assert there.wait(other, DEADLINE_S)
 
 

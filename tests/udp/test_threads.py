@@ -243,8 +243,8 @@ def test_bad_arguments_are_refused() -> None:
         assert engine.submit_and_wait(packed, math.inf, array) == 0
         for wrong_range in ((1, 4, 0, -1), (0, -1, 0, 4), (0, 1 << 62, 0, -1)):
             with pytest.raises(ValueError, match="packed reduction"):
-                engine.submit_and_wait((*packed[:6], *wrong_range), 1.0, array)
-        with pytest.raises(ValueError, match="ten fields"):
+                engine.submit_and_wait((*packed[:6], *wrong_range, 1.0), 1.0, array)
+        with pytest.raises(ValueError, match="eleven fields"):
             engine.submit_and_wait(packed[:9], 1.0, array)
         facts = {name: getattr(spec, name) for name in dir(spec) if not name.startswith("_")}
         for wrong in ({"workers": 33}, {"tokens": ()}, {"codes_per_packet": 0}, {"words_per_packet": 1 << 20}):

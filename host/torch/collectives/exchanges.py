@@ -122,7 +122,7 @@ class Exchanges:
             packed = (
                 source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
                 tag_of(call.collective, average=False, says=says),
-                0, 0 if kept is None else total, own_first, source.nbytes,
+                0, 0 if kept is None else total, own_first, source.nbytes, 1.0,
             )  # fmt: skip
             return fast_path.submit_and_wait(call.but(source=source, kept=kept), packed)
         return self._submit(

@@ -7,7 +7,7 @@ its calls pass a shorter test. What the switch sums leaves by `GroupResources.su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -18,6 +18,7 @@ from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.routing import (
     AVG,
+    AVG_ROUTES,
     ELEMENTS,
     OPERATORS,
     QUANTIZED,
@@ -42,7 +43,31 @@ SPARSE_DTYPES = {
 
 BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
-_BARRIER = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
+_BARRIER = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1, 1.0)
+
+
+class _InPlace:
+    """Element types that the switch adds in their own memory: what they travel as, with their lanes and tags."""
+
+    def __init__(self, routes: Mapping[torch.dtype, Route], lanes: int) -> None:
+        """`routes`: of one operator, by element type. `lanes`: of the group."""
+        in_place = {dtype: route for dtype, route in routes.items() if not route.view and not route.divide_after}
+        tags = {
+            dtype: tag_of("all_reduce", average=route.average, says=dtype_bits(dtype))
+            for dtype, route in in_place.items()
+        }
+        self.large = {
+            dtype: (route.element, lanes, tags[dtype]) for dtype, route in in_place.items() if route.element is not None
+        }
+        self.small = self.large | {
+            dtype: (route.exact_element, EXACT, tags[dtype])
+            for dtype, route in in_place.items()
+            if route.exact_element is not None
+        }
+        """Small tensors travel exactly where they can, and else as in `large`."""
+
+
+_NO_WAYS = _InPlace({}, WORD_BITS)
 
 
 class ReduceCollectives:
@@ -63,18 +88,7 @@ class ReduceCollectives:
         self._size = resources.size
         self._completion = resources.completion
         self._arguments = arguments
-        self._summed = {
-            dtype: (route.element, self._lanes, _sum_tag(dtype))
-            for dtype, route in SUM_ROUTES.items()
-            if route.element is not None and not route.view
-        }
-        """Element types that the switch adds as they are, with their lanes and tags."""
-        self._summed_exactly = self._summed | {
-            dtype: (route.exact_element, EXACT, _sum_tag(dtype))
-            for dtype, route in SUM_ROUTES.items()
-            if route.exact_element is not None and not route.view
-        }
-        """Element types that the switch carries as they are for small tensors, with their lanes and tags."""
+        self._summed, self._averaged = _InPlace(SUM_ROUTES, self._lanes), _InPlace(AVG_ROUTES, self._lanes)
         self._codec = None if codec is None else GroupCodec(codec, resources)
         self._two_levels = resources.two_levels
         self._plain_sums = self._codec is None and self._two_levels is None
@@ -86,18 +100,21 @@ class ReduceCollectives:
         """Reduce in place: by the switch at once where a short test allows it, else by `reduce` with its route."""
         tensor = call.source
         small = tensor.numel() <= self._exact
-        if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
-            travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
+        if (small or self._plain_sums) and self._size > 1 and plain(tensor):
+            ways = self._summed if call.op == SUM else self._averaged if call.op == AVG else _NO_WAYS
+            travels_as = (ways.small if small else ways.large).get(tensor.dtype)
             if travels_as is not None:
                 fast_path, (element, lanes, tag) = self._fast_path, travels_as
+                average = ways is self._averaged
                 if call.waits and fast_path is not None and fast_path.may_submit_and_wait:  # nearly all that wait
                     self._counters["switch.all_reduce"] += 1
                     self._counters["switch.bytes"] += tensor.nbytes
-                    packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, tag)
+                    divisor = fast_path.divisor if average else 1.0
+                    packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, tag, divisor)
                     return fast_path.submit_and_wait(call, packed)
                 self._count(Path.SWITCH, call)
                 says = dtype_bits(tensor.dtype)
-                return self._submit(call.but(kept=tensor, element=element, lanes=lanes, says=says))
+                return self._submit(call.but(kept=tensor, element=element, lanes=lanes, average=average, says=says))
         if not self._arguments.of_one("all_reduce", tensor):
             return LocalWork(self._completion, call.outputs)
         if tensor.layout is not torch.strided:
@@ -289,11 +306,6 @@ def _both(first: Callable[[], None] | None, second: Callable[[], None] | None) -
         second()
 
     return run
-
-
-def _sum_tag(dtype: torch.dtype) -> int:
-    """Tag of an all-reduce of that type that adds."""
-    return tag_of("all_reduce", average=False, says=dtype_bits(dtype))
 
 
 def _divided(total: torch.Tensor, count: int) -> torch.Tensor:

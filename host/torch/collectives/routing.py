@@ -199,8 +199,8 @@ ROUTES: dict[tuple[RedOpType, torch.dtype], Route] = {
     (op, dtype): _route(row, op, dtype) for row in ROWS for op in row.ops for dtype in row.dtypes
 }
 """The table for the code: at most one route for an operator and an element type."""
-SUM_ROUTES = {dtype: route for (op, dtype), route in ROUTES.items() if op == SUM}
-"""Sums alone, by element type: looking up an operator costs more than the rest of an all_reduce's Python."""
+SUM_ROUTES, AVG_ROUTES = ({dtype: route for (op, dtype), route in ROUTES.items() if op == each} for each in (SUM, AVG))
+"""Sums and averages, by element type: looking up an operator costs more than the rest of an all_reduce's Python."""
 assert len(ROUTES) == sum(len(row.ops) * len(row.dtypes) for row in ROWS), "two rows claim the same operator and dtype"
 
 
