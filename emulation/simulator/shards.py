@@ -317,9 +317,8 @@ class ShardRun:
             results = {rank.results[step].tobytes() for rank in going_on}
             if len(results) > 1:
                 raise AgreementError(f"unlike results of step {step}")
-            for words in {
-                found.tobytes(): found for rank in self.ranks if (found := rank.results.get(step)) is not None
-            }.values():
+            seen = {rank.results[step].tobytes(): rank.results[step] for rank in self.ranks if step in rank.results}
+            for words in seen.values():
                 self.judge_words(step, words, {each.number for each in going_on})
         self.judge_stops()
 
