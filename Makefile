@@ -109,6 +109,7 @@ simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, i
 	$(VENV)/bin/fanin simulate --python --search 500 --seed 100000
 	$(VENV)/bin/fanin simulate --canary 3
 	$(VENV)/bin/fanin simulate --shards --search 2000
+	$(VENV)/bin/fanin simulate --shards --cards --search 1000
 	$(VENV)/bin/fanin simulate --shards --canary 2
 
 wheels: $(VENV)/tools.stamp ## Fill wheels/ with what the container image installs, for a build without a package index

@@ -24,8 +24,10 @@ one network alone, and none while the ranks agree.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +80,14 @@ class CardPlan:
     card_faults: tuple[CardFault, ...] = ()
     faults: tuple[ShardFault, ...] = ()
 
+    def only(self, faults: Collection[ShardFault | CardFault]) -> CardPlan:
+        """The same plan with these of its faults alone."""
+        return dataclasses.replace(
+            self,
+            card_faults=tuple(each for each in self.card_faults if each in faults),
+            faults=tuple(each for each in self.faults if each in faults),
+        )
+
     @property
     def networks_struck(self) -> set[int]:
         """The networks that faults take something from for good; that of every host's card where a host is struck."""
@@ -118,17 +128,24 @@ def draw_cards(seed: int, *, leaves_out: bool = False) -> CardPlan:
 
 
 def simulate_cards(
-    plan: CardPlan, seed: int, *, kind: Kind = "native", survivor: type[Survivor] | None = None
+    plan: CardPlan,
+    seed: int,
+    *,
+    kind: Kind = "native",
+    survivor: type[Survivor] | None = None,
+    show: Callable[[str], None] | None = None,
 ) -> ShardReport:
     """Run a plan until all ranks are done or have stopped. A ViolationError says what does not hold; `survivor`
-    replaces the class that keeps and agrees for a rank."""
-    return _CardRun(plan, seed, kind, survivor or (Survivor if plan.leaves_out else CardSurvivor)).run()
+    replaces the class that keeps and agrees for a rank, and `show` gets a line per packet and event."""
+    return _CardRun(plan, seed, kind, survivor or (Survivor if plan.leaves_out else CardSurvivor), show).run()
 
 
 class _CardRun(ShardRun):
     """One run in progress."""
 
-    def __init__(self, plan: CardPlan, seed: int, kind: Kind, survivor: type[Survivor]) -> None:
+    def __init__(
+        self, plan: CardPlan, seed: int, kind: Kind, survivor: type[Survivor], show: Callable[[str], None] | None
+    ) -> None:
         self._cards = plan
         self.on_worker_loss: OnWorkerLoss = "continue" if plan.leaves_out else "raise"
         self._cut: set[tuple[int, int]] = set()
@@ -141,7 +158,7 @@ class _CardRun(ShardRun):
         )  # fmt: skip
         cards = [f"eth{card}" for card in range(plan.cards) for _ in range(plan.hosts)]
         keeps_by = functools.partial(survivor, cards=cards) if issubclass(survivor, CardSurvivor) else survivor
-        super().__init__(shards, seed, kind, keeps_by, None)
+        super().__init__(shards, seed, kind, keeps_by, show)
 
     # --- faults ---
 

@@ -1,13 +1,15 @@
-"""Runs many plans of shards.py, and plants defects in the ranks' agreement that the simulator must find."""
+"""Runs many plans of shards.py and cards.py, and plants defects in what ranks agree on that these runs must find."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fanin.emulation.simulator.batches import in_batches
 from fanin.emulation.simulator.canary import Catch, first_catch
+from fanin.emulation.simulator.cards import CardFault, CardPlan, draw_cards, simulate_cards
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shards import (
@@ -60,23 +62,38 @@ class ShardTally:
         self.twice += other.twice
 
 
+Plan = ShardPlan | CardPlan
+
+
+def draw_plan(seed: int, *, cards: bool) -> Plan:
+    """Draw a plan by its seed. `cards`: hosts have several; a job goes on without lost ranks where the seed is odd."""
+    return draw_cards(seed, leaves_out=seed % 2 == 1) if cards else draw_shards(seed)
+
+
+def simulate_plan(plan: Plan, seed: int, *, kind: Kind, show: Callable[[str], None] | None = None) -> ShardReport:
+    """Run a plan of either kind, as `simulate_shards` and `simulate_cards` do."""
+    if isinstance(plan, CardPlan):
+        return simulate_cards(plan, seed, kind=kind, show=show)
+    return simulate_shards(plan, seed, kind=kind, show=show)
+
+
 def search_shards(
-    first_seed: int, plans: int, *, kind: Kind, processes: int, total: ShardTally | None = None
+    first_seed: int, plans: int, *, kind: Kind, processes: int, cards: bool = False, total: ShardTally | None = None
 ) -> ShardTally:
     """Run `plans` plans, up to the batch with the first violation; the result is `total`, as in `search`."""
     total = ShardTally() if total is None else total
-    for tally in in_batches(functools.partial(_run_batch, kind=kind), first_seed, plans, processes):
+    for tally in in_batches(functools.partial(_run_batch, kind=kind, cards=cards), first_seed, plans, processes):
         total.merge(tally)
         if total.violation is not None:
             break
     return total
 
 
-def _run_batch(seeds: range, kind: Kind) -> ShardTally:
+def _run_batch(seeds: range, kind: Kind, cards: bool) -> ShardTally:
     tally = ShardTally()
     for seed in seeds:
         try:
-            tally.add(simulate_shards(draw_shards(seed), seed, kind=kind))
+            tally.add(simulate_plan(draw_plan(seed, cards=cards), seed, kind=kind))
         except ViolationError as violation:
             tally.plans += 1
             tally.violation = violation
@@ -93,6 +110,20 @@ def shorten_shards(
         fewer = [each for each in kept if each is not fault]
         try:
             simulate_shards(dataclasses.replace(plan, faults=tuple(fewer)), seed, kind=kind, survivor=survivor)
+        except ViolationError:
+            kept = fewer
+    return tuple(kept)
+
+
+def shorten_plan(plan: Plan, seed: int, *, kind: Kind) -> tuple[ShardFault | CardFault, ...]:
+    """The faults that a plan of either kind needs to fail, as `shorten_shards` finds them."""
+    if isinstance(plan, ShardPlan):
+        return shorten_shards(plan, seed, kind=kind)
+    kept: list[ShardFault | CardFault] = [*plan.card_faults, *plan.faults]
+    for fault in tuple(kept):
+        fewer = [each for each in kept if each is not fault]
+        try:
+            simulate_cards(plan.only(fewer), seed, kind=kind)
         except ViolationError:
             kept = fewer
     return tuple(kept)

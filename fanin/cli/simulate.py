@@ -36,12 +36,15 @@ MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
 """Distance between the first seeds of two hunts for the same defect."""
 UNUSED_WITH = {
-    "scale": ("seed", "native", "trains", "canary", "search", "processes", "shards", "events", "pcap", "scenario"),
+    "scale": (
+        "seed", "native", "trains", "canary", "search", "processes", "shards", "cards", "events", "pcap", "scenario"
+    ),
     "canary": ("native", "trains", "search", "processes", "events", "pcap", "scenario"),
     "search": ("events", "pcap"),
     "shards": ("trains", "pcap", "scenario"),
     "trains": ("native",),
-}
+    "cards": ("canary",),
+}  # fmt: skip
 """Parameters whose options would do nothing beside that of each of these."""
 MACHINES = {"native": "native machines", "python": "python machines", "trains": "native machines in trains"}
 """Kinds of machines in words."""
@@ -71,6 +74,7 @@ def simulate(
     shards: Annotated[
         bool, typer.Option("--shards", help="Ranks over several shards, some of which are lost: one run, or --search.")
     ] = False,
+    cards: Annotated[bool, typer.Option("--cards", help="With --shards: hosts have several network cards.")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 10,000 workers.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
@@ -85,12 +89,14 @@ def simulate(
             modes.refuse_with(context, written, *others)
     if search is None:
         modes.refuse_without(context, "--search", "processes")
+    if not shards:
+        modes.refuse_without(context, "--shards", "cards")
     kind: Kind = "trains" if trains else "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
     count = processes or len(os.sched_getaffinity(0))
     if shards:
-        facts = _shards(seed, search, canary, kind, count, print if events else None, say)
+        facts = _shards(seed, search, canary, kind, count, print if events else None, say, cards=cards)
     elif scale:
         facts = _scale(say)
     elif canary:
@@ -212,18 +218,20 @@ def _so_far(trials: str, count: int, kind: Kind, seed: int, violation: Violation
 
 
 def _shards(
-    seed: int, plans: int | None, canaries: int | None, kind: Kind, processes: int, show: Say | None, say: Say
-) -> Facts:
+    seed: int, plans: int | None, canaries: int | None, kind: Kind, processes: int, show: Say | None, say: Say,
+    *, cards: bool,
+) -> Facts:  # fmt: skip
     """Simulate ranks over several shards: hunts for planted defects, many plans, or one plan."""
     from fanin.emulation.simulator.shard_search import (
         MAX_PLANS,
         SHARD_DEFECTS,
         ShardTally,
+        draw_plan,
         hunt_shards,
         search_shards,
-        shorten_shards,
+        shorten_plan,
+        simulate_plan,
     )
-    from fanin.emulation.simulator.shards import draw_shards, simulate_shards
     from fanin.emulation.simulator.violations import ViolationError
 
     facts: Facts = {"machines": kind, "first_seed": seed}
@@ -232,7 +240,7 @@ def _shards(
     if plans:
         tally = ShardTally()
         with ending.told_when_interrupted(lambda: _so_far("plans", tally.plans, kind, seed, tally.violation)):
-            search_shards(seed, plans, kind=kind, processes=processes, total=tally)
+            search_shards(seed, plans, kind=kind, processes=processes, cards=cards, total=tally)
         say(
             f"{tally.plans:,} plans with {kind} machines from seed {seed} on: in {tally.dealt_anew:,} ranks went on as "
             f"another job, in {tally.twice:,} more than once; {tally.packets:,} packets, {tally.virtual_s:,.0f} "
@@ -246,13 +254,14 @@ def _shards(
             return facts
         violation, failed_seed = tally.violation, tally.violation.seed
         with ending.told_when_interrupted(lambda: _so_far("plans", tally.plans, kind, seed, violation)):
-            needed = shorten_shards(draw_shards(failed_seed), failed_seed, kind=kind)
-        say(f"{violation}\n\nneeded: {needed}\n`fanin simulate --shards --seed {failed_seed} --events` replays it")
+            needed = shorten_plan(draw_plan(failed_seed, cards=cards), failed_seed, kind=kind)
+        again = f"fanin simulate --shards{' --cards' * cards} --seed {failed_seed} --events"
+        say(f"{violation}\n\nneeded: {needed}\n`{again}` replays it")
         return facts | {"violation": _of(violation)}
-    plan = draw_shards(seed)
+    plan = draw_plan(seed, cards=cards)
     say(f"{plan}")
     try:
-        report = simulate_shards(plan, seed, kind=kind, show=show)
+        report = simulate_plan(plan, seed, kind=kind, show=show)
     except ViolationError as violation:
         say(str(violation))
         return facts | {"violation": _of(violation)}

@@ -312,6 +312,8 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["simulate", "--scale", "--seed", "3", "--python"], "--seed, --python: not with --scale"),
         (["simulate", "--scale", "--processes", "2"], "--processes: not with --scale"),
         (["simulate", "--canary", "1", "--native"], "--native: not with --canary"),
+        (["simulate", "--cards", "--search", "1"], "--cards: not without --shards"),
+        (["simulate", "--shards", "--cards", "--canary", "1"], "--canary: not with --cards"),
         (["simulate", "--processes", "2"], "--processes: not without --search"),
         (["bench", "codecs", "--train", "--rates", "1gbit,10kbit"], "rate 10kbit; must be in 100kbit..100gbit"),
         (["emulate", "--clean", "--workers", "3"], "--workers: not with --clean"),

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fanin.emulation.simulator import shard_search
 from fanin.emulation.simulator.cards import CardFault, CardFaultKind, CardPlan, draw_cards, simulate_cards
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
@@ -93,6 +94,18 @@ def test_a_host_is_left_out_only_if_all_of_its_cards_are_lost(
         plan = CardPlan(hosts=3, cards=cards, link=Link(loss=loss), card_faults=faults, leaves_out=True)
         report = simulate_cards(plan, 1)
         assert (report.ranks, report.jobs) == (ranks, jobs), report
+
+
+def test_a_plan_that_fails_is_shortened_to_the_faults_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = (card(0, 1), ShardFault(kind="halts", host=2))
+
+    def run(plan: CardPlan, seed: int, **_: object) -> None:
+        if {*needed}.issubset({*plan.card_faults, *plan.faults}):
+            raise ViolationError("both of them")
+
+    monkeypatch.setattr(shard_search, "simulate_cards", run)
+    plan = CardPlan(hosts=3, card_faults=(card(1, 1), needed[0]), faults=(needed[1], ShardFault(kind="dies", host=1)))
+    assert shard_search.shorten_plan(plan, 1, kind="native") == needed
 
 
 class HasEveryResult(SumsWithWhatItHas, CardSurvivor):

@@ -101,12 +101,19 @@ def test_a_search_says_how_many_schedules_were_run(
         (
             ["--shards"],
             "shard_search.draw_shards",
-            "shard_search.simulate_shards",
-            "shard_search.shorten_shards",
+            "shard_search.simulate_plan",
+            "shard_search.shorten_plan",
+            "13 plans with native machines",
+        ),
+        (
+            ["--shards", "--cards"],
+            "shard_search.draw_cards",
+            "shard_search.simulate_plan",
+            "shard_search.shorten_plan",
             "13 plans with native machines",
         ),
     ],
-    ids=["schedules", "plans"],
+    ids=["schedules", "plans", "plans with cards"],
 )
 def test_an_interruption_amid_shortening_names_what_was_violated(
     option: list[str],
@@ -134,7 +141,7 @@ def test_an_interruption_amid_shortening_names_what_was_violated(
         raise KeyboardInterrupt
 
     where = "fanin.emulation.simulator."
-    monkeypatch.setattr(where + drawn, lambda *_: None)
+    monkeypatch.setattr(where + drawn, lambda *_, **__: None)
     monkeypatch.setattr(where + run, one_fails)
     monkeypatch.setattr(where + shortened, interrupt)
     assert cli.run(["simulate", "--search", "100", "--processes", "1", *option]) == 130
