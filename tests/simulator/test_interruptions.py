@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,11 +13,13 @@ import sys
 import pytest
 
 from fanin import cli
+from fanin.cli import ending
 from fanin.emulation.conformance.check import SAME, HistoryResult
 from fanin.emulation.conformance.histories import History
 from fanin.emulation.simulator import batches, canary
 from fanin.emulation.simulator.search import Tally
 from fanin.emulation.simulator.violations import ProgressError
+from fanin.errors import FaninError
 from fanin.modules import running
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -72,6 +76,30 @@ def test_the_first_results_come_before_the_last_batches_are_dealt_out() -> None:
     results = batches.in_batches(len, 0, 1_000_000_000, processes=2)
     assert [next(results) for _ in range(20)] == [batches.BATCH_SEEDS] * 20
     results.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(signal.SIGKILL, "memory ran out"), (signal.SIGSEGV, "report"), (signal.SIGUSR1, "see who sent the signal")],
+    ids=["SIGKILL", "SIGSEGV", "SIGUSR1"],
+)
+def test_a_process_of_a_search_that_is_killed_is_told_with_its_signal(number: signal.Signals, remedy: str) -> None:
+    with pytest.raises(FaninError) as caught:
+        list(batches.in_batches(functools.partial(killed, number), 7, 100, processes=2))
+    status, line = ending.explain(caught.value)
+    assert status == 1
+    assert re.match(
+        rf"process \d+, one of the search's, was killed by {number.name} before the schedules of seeds 7 to 16 were "
+        rf"done\. Remedy: .*{remedy}",
+        line,
+    )
+
+
+def killed(number: signal.Signals, _batch: range) -> None:
+    """A batch whose process is killed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), number)
 
 
 def interrupt_at(schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
