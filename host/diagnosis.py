@@ -141,7 +141,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         ) as client:
             answer = _settled(client, timeout_s)
     except FaninError as error:
-        remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
+        other = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
+        remedy = (error.remedy if isinstance(error, SwitchUnreachableError) else "") or other
         yield Check(name="control", state="failure", result=_cause(error), remedy=remedy)
         return
     if not isinstance(answer, control.Stats):

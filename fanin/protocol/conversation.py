@@ -56,6 +56,8 @@ class Conversation:
         self._unheard: deque[_SentRequest] = deque(maxlen=MAX_UNHEARD)
         self._challenges = 0
         self._again: list[bytes] = []
+        self.answered = False
+        """Whether a reply to a request has ever come, under a seal that holds."""
 
     def outgoing(self, request: control.Request, credentials: Credentials) -> bytes:
         """The bytes that carry a request."""
@@ -80,10 +82,15 @@ class Conversation:
         current = seal.challenge == self._challenge and self._first < seal.number <= self._number
         if key is None or not current or not sealed.holds(key):
             return None
-        self._challenges = 0
+        self._challenges, self.answered = 0, True
         for sent in [each for each in self._unheard if each.credentials.name == seal.key]:
             self._unheard.remove(sent)
         return Heard(reply, seal.key)
+
+    @property
+    def challenged(self) -> bool:
+        """Whether a challenge has come, as from a switch of fanin alone, and no reply behind it."""
+        return self._challenges > 0
 
     def to_say_again(self) -> list[bytes]:
         """The messages that must be sent again, in order, after a challenge."""

@@ -135,6 +135,18 @@ class ControlClient:
             self._reach(SECOND_LOOK_S, patient=False)
         except SwitchUnreachableError as error:
             return error
+        if self._conversation.challenged or self._conversation.answered:
+            short = self._conversation.challenged
+            seen = "sent its challenge, which is short" if short else "has answered before"
+            remedy = (
+                f"see the path's MTU (`tracepath {self.host}`) and let ICMP through, or lower the MTU of the devices "
+                "at both ends; where the path is in order, see the output of the switch"
+            )
+            text = (
+                f"{self._before}switch {self.address} {seen}, and no answer came for {waited_s:.1f} s: the "
+                "path drops long packets without saying so, or the switch hangs"
+            )
+            return SwitchUnreachableError(str(self.address), f"{text}. Remedy: {remedy}", remedy)
         key = "its key is not FANIN_CURVE_SERVER_KEY" if self._encrypted else "it wants FANIN_CURVE_SERVER_KEY"
         return SwitchUnreachableError(
             str(self.address),
