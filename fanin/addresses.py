@@ -61,7 +61,7 @@ class SwitchAddress:
             raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: {_FORM.format(DEFAULT)}") from None
         legal = find_scheme(url.scheme) is not None and url.hostname and port is not None and url.path in ("", "/")
         if not legal or not text.isprintable() or url.hostname is None or port is None:
-            raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}")
+            raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}", "the address")
         return cls(url.scheme, url.hostname, port)
 
     @property
@@ -102,19 +102,21 @@ class SwitchList:
         for item in text.split(","):
             what, weight = _weighted(item.strip(), text)
             if what == RANK0:
-                raise ConfigurationError(f"switch = {text!r}: {RANK0} stands alone, without weights or addresses")
+                raise ConfigurationError(
+                    f"switch = {text!r}: {RANK0} stands alone, without weights or addresses", "switch"
+                )
             if what == HOSTS:
                 if word:
-                    raise ConfigurationError(f"switch = {text!r} says {HOSTS} twice")
+                    raise ConfigurationError(f"switch = {text!r} says {HOSTS} twice", "switch")
                 word, hosts_weight = HOSTS, weight
             else:
                 addresses.append(SwitchAddress.parse(what))
                 weights.append(weight)
         if len(addresses) > MAX_SWITCHES:
-            raise ConfigurationError(f"switch names {len(addresses)} addresses; at most {MAX_SWITCHES}")
+            raise ConfigurationError(f"switch names {len(addresses)} addresses; at most {MAX_SWITCHES}", "switch")
         if len(set(addresses)) < len(addresses):
             twice = next(each for each in addresses if addresses.count(each) > 1)
-            raise ConfigurationError(f"switch = {text!r} names an address twice: {twice}")
+            raise ConfigurationError(f"switch = {text!r} names an address twice: {twice}", "switch")
         return cls(word, hosts_weight, tuple(addresses), tuple(weights))
 
 
@@ -136,6 +138,7 @@ def _weighted(item: str, text: str) -> tuple[str, float]:
     if weight is None:
         raise ConfigurationError(
             f"switch = {text!r}: {said!r} is no weight; expected the rate of the link there compared with the "
-            f"others', {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}"
+            f"others', {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}",
+            "switch",
         )
     return what.strip(), weight

@@ -64,7 +64,7 @@ def encrypt_client(socket: zmq.Socket[bytes], server_key: str) -> None:
     try:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
     except (zmq.ZMQError, UnicodeError) as error:
-        raise ConfigurationError(f"curve_server_key is not a key in Z85: {error}") from error
+        raise ConfigurationError(f"curve_server_key is not a key in Z85: {error}", "curve_server_key") from error
     socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 

@@ -26,7 +26,17 @@ def _made_again(kind: type[FaninError], arguments: tuple[object, ...]) -> FaninE
 
 
 class ConfigurationError(FaninError, ValueError):
-    """An option, an address or an environment variable has an illegal value."""
+    """An option, an address or an environment variable has an illegal value.
+
+    `correct`: what has it (`lanes`), where the remedy is to give another value, which then ends the text. A caller that
+    knows from where the value came replaces it by that (`FANIN_LANES`).
+    """
+
+    def __init__(self, text: str, correct: str = "") -> None:
+        super().__init__(f"{text}. Remedy: correct {correct}" if correct else text)
+        self.text = text
+        """The text without the remedy that `correct` gives."""
+        self.correct = correct
 
 
 class SwitchUnreachableError(FaninError, ConnectionError):

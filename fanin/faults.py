@@ -46,7 +46,7 @@ class FaultPlan:
         for name in ("drop", "duplicate", "reorder", "corrupt"):
             probability = getattr(self, name)
             if not 0.0 <= probability <= 1.0:
-                raise ConfigurationError(f"faults: {name} = {probability}; must be in 0..1 (or 0%..100%)")
+                raise ConfigurationError(f"faults: {name} = {probability}; must be in 0..1 (or 0%..100%)", "faults")
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
@@ -56,16 +56,19 @@ class FaultPlan:
         if at:
             name, equals, digits = tail.partition("=")
             if name.strip() != "seed" or not equals or not _SEED.fullmatch(digits.strip()):
-                raise ConfigurationError(f"faults {text!r}: expected @seed=NUMBER after the @, as in {EXAMPLE}")
+                raise ConfigurationError(
+                    f"faults {text!r}: expected @seed=NUMBER after the @, as in {EXAMPLE}", "faults"
+                )
             seed = int(digits)
         values: dict[str, float] = {}
         for part in filter(None, (part.strip() for part in faults.split(","))):
             name, _, value = part.partition("=")
             field = _FIELDS.get(name.strip())
             if field is None:
-                raise ConfigurationError(f"faults {text!r}: {name!r} is none of {', '.join(_FIELDS)}; as in {EXAMPLE}")
+                said = f"{name!r} is none of {', '.join(_FIELDS)}; as in {EXAMPLE}"
+                raise ConfigurationError(f"faults {text!r}: {said}", "faults")
             if field in values:
-                raise ConfigurationError(f"faults {text!r}: {name} stands there twice")
+                raise ConfigurationError(f"faults {text!r}: {name} stands there twice", "faults")
             values[field] = _probability(text, value.strip())
         return cls(**values, seed=seed)
 
@@ -77,7 +80,7 @@ def _probability(text: str, value: str) -> float:
     try:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise ConfigurationError(f"faults {text!r}: {value!r} is no probability; as in {EXAMPLE}") from None
+        raise ConfigurationError(f"faults {text!r}: {value!r} is no probability; as in {EXAMPLE}", "faults") from None
 
 
 _SEED = re.compile(r"[0-9]{1,18}")
@@ -128,7 +131,7 @@ class ScheduledFault:
         """Read one clause; ConfigurationError says what is wrong."""
         match = _SCHEDULED.fullmatch(text.strip())
         if match is None or match["action"] not in TARGETS:
-            raise ConfigurationError(f"fault {text!r}: expected {EXAMPLE}, {SCHEDULED_EXAMPLES}")
+            raise ConfigurationError(f"fault {text!r}: expected {EXAMPLE}, {SCHEDULED_EXAMPLES}", "faults")
         action: Action = match["action"]
         fault = cls(
             action=action,
@@ -146,7 +149,7 @@ class ScheduledFault:
     def _check(self) -> None:
         def check(legal: bool, why: str) -> None:
             if not legal:
-                raise ConfigurationError(f"fault {self.text!r}: {why}; as in {SCHEDULED_EXAMPLES}")
+                raise ConfigurationError(f"fault {self.text!r}: {why}; as in {SCHEDULED_EXAMPLES}", "faults")
 
         check(self.target in TARGETS[self.action], f"{self.action} happens to {' or '.join(TARGETS[self.action])}")
         check((self.index is None) == (self.target == "switch"), "workers and links have a number, the switch has none")
@@ -181,7 +184,7 @@ class FaultSchedule:
             if clause.partition("=")[0].strip() in _FIELDS:
                 if packets is not None:
                     raise ConfigurationError(
-                        f"faults {text!r}: faults of datagrams stand there twice; join them by commas"
+                        f"faults {text!r}: faults of datagrams stand there twice. Remedy: join them by commas"
                     )
                 packets = FaultPlan.parse(clause)
             else:

@@ -46,14 +46,17 @@ class InterfaceList:
         for item in rest.split(","):
             name, equals, rate = item.strip().removeprefix("=").partition("=")
             if not name or not name.isprintable() or any(map(str.isspace, name)):
-                raise ConfigurationError(f"interfaces = {text!r}: expected names of interfaces, as in eth0,eth1")
+                raise ConfigurationError(
+                    f"interfaces = {text!r}: expected names of interfaces, as in eth0,eth1", "interfaces"
+                )
             names.append(name)
             if equals:
                 rates.append(_rate(rate, text))
         if len(set(names)) < len(names):
-            raise ConfigurationError(f"interfaces = {text!r} has a name twice")
+            raise ConfigurationError(f"interfaces = {text!r} has a name twice", "interfaces")
         if rates and (excludes or len(rates) < len(names)):
-            raise ConfigurationError(f"interfaces = {text!r}: expected a rate for each interface, or for none")
+            text = f"interfaces = {text!r}: expected a rate for each interface, or for none"
+            raise ConfigurationError(text, "interfaces")
         return cls(tuple(names), tuple(rates), exact, excludes)
 
     def select(self, present: Sequence[str], usable: Sequence[str]) -> list[tuple[str, float | None]]:
@@ -80,6 +83,7 @@ def _rate(said: str, text: str) -> float:
     rate = weight_of(said)
     if rate is None:
         raise ConfigurationError(
-            f"interfaces = {text!r}: {said!r} is no rate; expected a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}"
+            f"interfaces = {text!r}: {said!r} is no rate; expected a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}",
+            "interfaces",
         )
     return rate

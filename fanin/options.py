@@ -51,7 +51,9 @@ class Rounds(AskedRounds):
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.max_staleness is not None and self.staleness > self.max_staleness:
-            raise ConfigurationError(f"staleness = {self.staleness}, above max_staleness = {self.max_staleness}")
+            raise ConfigurationError(
+                f"staleness = {self.staleness}, above max_staleness = {self.max_staleness}", "one of the two"
+            )
 
 
 SYNCHRONOUS = Rounds()
@@ -166,18 +168,19 @@ class Options(Asked):
     """The switch's CURVE public key in Z85 (40 characters): control, and zmq data, are then encrypted."""
 
     def __post_init__(self) -> None:
-        def check(legal: bool, text: str) -> None:
+        def check(legal: bool, text: str, correct: str = "") -> None:
             if not legal:
-                raise ConfigurationError(text)
+                raise ConfigurationError(text, correct)
 
         for name, kinds in _kinds().items():
             value = getattr(self, name)
             legal = any(isinstance(value, kind) for kind in kinds) and (not isinstance(value, bool) or bool in kinds)
-            check(legal, f"{name} = {value!r}; expected {' or '.join(_IN_WORDS[kind] for kind in kinds)}")
+            check(legal, f"{name} = {value!r}; expected {' or '.join(_IN_WORDS[kind] for kind in kinds)}", name)
         check(
             self.link is None or self.link in LINK_RATES,
             f"link = {self.link}; expected the rate of this host's link compared with the others', {MIN_WEIGHT:g} to "
             f"{MAX_WEIGHT:,.0f}",
+            "link",
         )
         check_bounds(self)
         _ = self.switch_list
@@ -188,20 +191,25 @@ class Options(Asked):
         )
         for name, text in (("host", self.host), ("rack", self.rack)):
             legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
-            check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters")
+            check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters", name)
         lanes_number(self.lanes)
         codec = self.codec
-        check(codec is None or (codec.isprintable() and 0 < len(codec) <= 200), f"codec = {codec!r}: 1..200 characters")
+        legal = codec is None or (codec.isprintable() and 0 < len(codec) <= 200)
+        check(legal, f"codec = {codec!r}: expected text of 1 to 200 characters", "codec")
         words = self.words_per_packet
-        check(words is None or words % 8 == 0, f"words_per_packet = {words}; must be a multiple of 8")
+        check(
+            words is None or words % 8 == 0, f"words_per_packet = {words}; must be a multiple of 8", "words_per_packet"
+        )
         _ = self.port_range
         check(
             self.on_worker_loss in ("raise", "continue"),
             f"on_worker_loss = {self.on_worker_loss!r}; must be 'raise' or 'continue'",
+            "on_worker_loss",
         )
         check(
             self.fallback in ("raise", "gloo", "cards"),
             f"fallback = {self.fallback!r}; must be 'raise', 'gloo' or 'cards'",
+            "fallback",
         )
         check(
             self.fallback != "cards" or self.on_worker_loss == "raise",
@@ -211,6 +219,7 @@ class Options(Asked):
         check(
             self.on_nonfinite in ("warn", "raise", "skip"),
             f"on_nonfinite = {self.on_nonfinite!r}; must be 'warn', 'raise' or 'skip'",
+            "on_nonfinite",
         )
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise"), ("inside", None)):
             check(
@@ -218,10 +227,11 @@ class Options(Asked):
                 f"on_nonfinite = {self.on_nonfinite!r} with {name} = {getattr(self, name)!r}: ranks would not all hear "
                 f"of the same sums. Remedy: on_nonfinite='warn', or leave out {name}",
             )
+        tags = " or ".join(map(repr, TAG_ALGORITHMS))
+        check(self.tag in (None, *TAG_ALGORITHMS), f"tag = {self.tag!r}; must be {tags}", "tag")
         check(
-            self.tag in (None, *TAG_ALGORITHMS), f"tag = {self.tag!r}; must be {' or '.join(map(repr, TAG_ALGORITHMS))}"
+            self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None", "inside"
         )
-        check(self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None")
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise")):
             check(
                 self.inside is None or getattr(self, name) == plain,
@@ -229,14 +239,16 @@ class Options(Asked):
                 f"first rank that is lost. Remedy: leave out one of the two",
             )
         ways = ("auto", "value", "kernel", "block")
-        check(self.device_wait in ways, f"device_wait = {self.device_wait!r}; must be one of {', '.join(ways)}")
+        text = f"device_wait = {self.device_wait!r}; must be one of {', '.join(ways)}"
+        check(self.device_wait in ways, text, "device_wait")
         if self.faults is not None:
             others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
-            check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
+            check(not others, f"faults: a worker cannot do {'; '.join(others)}. Remedy: use `fanin emulate --fault`")
         secret = self.secret
-        check(secret is None or MIN_SECRET_CHARACTERS <= len(secret) <= 512, "secret must have 16..512 characters")
+        legal = secret is None or MIN_SECRET_CHARACTERS <= len(secret) <= 512
+        check(legal, "secret must have 16..512 characters", "secret")
         key = self.curve_server_key
-        check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
+        check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)", "curve_server_key")
 
     @property
     def lanes_number(self) -> int:
@@ -280,7 +292,9 @@ class Options(Asked):
         least, dash, greatest = self.ports.partition("-")
         legal = dash and all(each.isascii() and each.isdigit() and len(each) <= 5 for each in (least, greatest))
         if not legal or not 1 <= int(least) <= int(greatest) <= 65_535:
-            raise ConfigurationError(f"ports = {self.ports!r}: expected two ports in 1..65535, as in 5000-5063")
+            raise ConfigurationError(
+                f"ports = {self.ports!r}: expected two ports in 1..65535, as in 5000-5063", "ports"
+            )
         return int(least), int(greatest)
 
     @property
@@ -309,10 +323,9 @@ class Options(Asked):
             return cls(**{**values, **given})  # type: ignore[arg-type]
         except ConfigurationError as error:
             wrong = [name for name, value in values.items() if name not in given and not _is_legal(name, value)]
-            text, _, remedy = str(error).partition(". Remedy: ")
-            if remedy or not wrong:
+            if not error.correct or not wrong:
                 raise
-            raise ConfigurationError(f"{text}. {_remedy(*wrong)}") from None
+            raise ConfigurationError(error.text, _variables(*wrong)) from None
 
 
 _IN_WORDS: dict[type, str] = {
@@ -349,7 +362,7 @@ def _read(name: str, hint: object, text: str) -> object:
         bounds = next(setting.bounds for setting in settings_of(Options) if setting.field == name)
         within = "" if bounds is None else f", {bounds}"
         variable = ENVIRONMENT_PREFIX + name.upper()
-        raise ConfigurationError(f"{variable}={text!r}; expected {legal}{within}. {_remedy(name)}") from None
+        raise ConfigurationError(f"{variable}={text!r}; expected {legal}{within}", _variables(name)) from None
 
 
 def _is_legal(name: str, value: object) -> bool:
@@ -361,6 +374,6 @@ def _is_legal(name: str, value: object) -> bool:
     return True
 
 
-def _remedy(*names: str) -> str:
-    variables = " or ".join(ENVIRONMENT_PREFIX + name.upper() for name in names)
-    return f"Remedy: correct {variables}, or unset it"
+def _variables(*names: str) -> str:
+    """Name the variables to correct, where options came from the environment."""
+    return f"{' or '.join(ENVIRONMENT_PREFIX + name.upper() for name in names)}, or unset it"

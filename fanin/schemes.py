@@ -135,7 +135,7 @@ def scheme_of(name: str) -> Scheme:
     """The row of that name; ConfigurationError where there is none."""
     row = find_scheme(name)
     if row is None:
-        raise ConfigurationError(f"scheme {name!r} is not known here: expected {either()}")
+        raise ConfigurationError(f"scheme {name!r} is not known here: expected {either()}", "the scheme")
     return row
 
 

@@ -99,11 +99,12 @@ class Setting:
             return
         each = value if isinstance(value, tuple) else (value,)
         if self.bounds is not None and not all(one in self.bounds for one in each):
-            raise ConfigurationError(f"{before}{self.name} = {self.written(value)}; must be {self.bounds}")
+            raise ConfigurationError(f"{before}{self.name} = {self.written(value)}; must be {self.bounds}", self.name)
         if self.one_of is not None and not set(each) <= set(self.one_of.words):
             which = "some" if isinstance(value, tuple) else "one"
             words = ", ".join(self.one_of.words)
-            raise ConfigurationError(f"{before}{self.name} = {self.written(value)!r}; must be {which} of {words}")
+            text = f"{before}{self.name} = {self.written(value)!r}; must be {which} of {words}"
+            raise ConfigurationError(text, self.name)
 
 
 def settings_of(kind: Any) -> tuple[Setting, ...]:
@@ -197,7 +198,7 @@ def _read_each(read: Callable[[str], Value], name: str, text: str) -> tuple[Valu
     try:
         return tuple(map(read, read_words(name, text)))
     except ValueError:
-        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas", name) from None
 
 
 def read_lanes(name: str, text: str) -> tuple[int | str, ...]:
@@ -215,7 +216,7 @@ def read_percentages(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ConfigurationError(f"{name} = {text!r}; expected percentages separated by commas") from None
+        raise ConfigurationError(f"{name} = {text!r}; expected percentages separated by commas", name) from None
 
 
 Words = Annotated[tuple[str, ...], Text(read_words, commas)]

@@ -73,7 +73,7 @@ def memory_of(memory_mib: int | None, slots: int | None, flows: int) -> int:
     if memory_mib is not None and slots is not None:
         raise ConfigurationError("--memory and --slots say the same thing. Remedy: give one of them")
     if (memory_mib is not None and memory_mib < 1) or (slots is not None and slots < 1):
-        raise ConfigurationError("--memory and --slots must be at least 1")
+        raise ConfigurationError("--memory and --slots must be at least 1", "these")
     there = memory_bytes()
     if slots is not None:
         option, wanted = f"--slots {slots}", slots * slot_bytes()

@@ -97,7 +97,7 @@ def _range(setting: Setting) -> dict[str, Any]:
             value = int(given) if whole else float(given)
             setting.check(value)
         except ConfigurationError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(error.text) from None
         except ValueError:
             raise typer.BadParameter(f"{given!r} is no {'whole ' * whole}number") from None
         return value

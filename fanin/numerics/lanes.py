@@ -30,12 +30,14 @@ def largest_step(lanes: int, contributions: int) -> int:
     ConfigurationError for an illegal width, and where B would be 0.
     """
     if lanes not in LANES:
-        raise ConfigurationError(f"lanes = {lanes}; must be one of {LANES}")
+        raise ConfigurationError(f"lanes = {lanes}; must be one of {LANES}", "lanes")
     bound = _bound(lanes, contributions) if contributions > 0 else 0
     if bound < 1:
         wider = [width for width in sorted(LANES) if contributions > 0 and _bound(width, contributions) >= 1]
         remedy = f"take lanes = {wider[0]}" if wider else "take fewer workers or a smaller staleness"
-        raise ConfigurationError(f"{lanes}-bit lanes cannot hold the sum of {contributions} contributions: {remedy}")
+        raise ConfigurationError(
+            f"{lanes}-bit lanes cannot hold the sum of {contributions} contributions. Remedy: {remedy}"
+        )
     return bound
 
 

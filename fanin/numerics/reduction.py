@@ -50,7 +50,7 @@ def lanes_number(lanes: int | str) -> int:
     elif lanes in LANES:
         return lanes
     texts = ", ".join(f"'{up}/{down}'" for up, down in WIDE_SUMS.values())
-    raise ConfigurationError(f"lanes = {lanes!r}; must be one of {LANES}, or bits up / bits down: {texts}")
+    raise ConfigurationError(f"lanes = {lanes!r}; must be one of {LANES}, or bits up / bits down: {texts}", "lanes")
 
 
 class Element(enum.IntEnum):

@@ -53,7 +53,7 @@ def lanes_for(widths: tuple[int, int], contributions: int) -> LaneField:
     if contributions > MAX_CONTRIBUTIONS:
         raise ConfigurationError(
             f"{up}/{down}-bit lanes cannot hold the sum of {contributions} contributions, but of "
-            f"{MAX_CONTRIBUTIONS}: take lanes = 32"
+            f"{MAX_CONTRIBUTIONS}. Remedy: take lanes = 32"
         )
     return LaneField(up, down)
 

@@ -37,7 +37,7 @@ def make(text: str) -> Codec:
     found = table().get(name) or _registered("fanin.codecs", name, Codec)
     if found is None:
         known = ", ".join(sorted({*table(), *plugins.names("fanin.codecs")}))
-        raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {known}")
+        raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {known}", "the codec")
     with plugins.called("fanin.codecs", name):
         return found.read(given)
 
@@ -48,7 +48,7 @@ def make_weights(text: str) -> WeightCodec:
     found = weights_table().get(name) or _registered("fanin.weight_codecs", name, WeightCodec)
     if found is None:
         known = ", ".join(sorted({*weights_table(), *plugins.names("fanin.weight_codecs")}))
-        raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but {known}")
+        raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but {known}", "weights")
     with plugins.called("fanin.weight_codecs", name):
         return found.read(given)
 

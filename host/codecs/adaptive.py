@@ -74,10 +74,10 @@ class Adaptive(Codec):
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
         if self.every and not GATHERED <= self.every <= MAX_EVERY:
-            raise ConfigurationError(f"every = {self.every}; must be 0 or in {GATHERED}..{MAX_EVERY}")
+            raise ConfigurationError(f"every = {self.every}; must be 0 or in {GATHERED}..{MAX_EVERY}", "every")
         for name in ("alpha", "most_nmse", "most_owed"):
             if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} = {getattr(self, name)}; must be above 0")
+                raise ConfigurationError(f"{name} = {getattr(self, name)}; must be above 0", name)
 
     def encoder(self, place: Place) -> Encoder:
         """Return an encoder that keeps a residual per element and a lane width per layer."""

@@ -56,7 +56,7 @@ class AgreedBlocks(Codec):
         Codec.__post_init__(self)
         check_share(self.share)
         if not MIN_BLOCK <= self.block <= MAX_BLOCK:
-            raise ConfigurationError(f"block = {self.block}; must be in {MIN_BLOCK}..{MAX_BLOCK} elements")
+            raise ConfigurationError(f"block = {self.block}; must be in {MIN_BLOCK}..{MAX_BLOCK} elements", "block")
 
     def encoder(self, place: Place) -> Encoder:
         """Return an encoder with one residual per element."""

@@ -70,16 +70,16 @@ class ByLayer(Codec):
         """The rules in order; ConfigurationError says which is wrong."""
         texts = self.rules.split(";")
         if len(texts) > MAX_RULES:
-            raise ConfigurationError(f"rules: {len(texts)}; at most {MAX_RULES}")
+            raise ConfigurationError(f"rules: {len(texts)}; at most {MAX_RULES}", "rules")
         return [self._rule(text) for text in texts]
 
     def _rule(self, text: str) -> Rule:
         where, arrow, codec = text.partition("=>")
         if not where or not arrow or not codec:
-            raise ConfigurationError(f"rules: {text!r} is none; expected WHERE=>CODEC, as in dims<2=>lanes,32")
+            raise ConfigurationError(f"rules: {text!r} is none; expected WHERE=>CODEC, as in dims<2=>lanes,32", "rules")
         name, *given = codec.split(",")
         if name == self.name:
-            raise ConfigurationError(f"rules: {text!r}: rules cannot be within rules")
+            raise ConfigurationError(f"rules: {text!r}: rules cannot be within rules", "rules")
         if not given or ("=" in given[0]):
             given.insert(0, self.lanes)
         if not any(each.startswith("seed=") for each in given):

@@ -165,7 +165,10 @@ class Encoder(ABC):
         """Take over what `state` returned for the same layout; ConfigurationError for another one."""
         own = self.state()
         if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in state.items()}:
-            raise ConfigurationError(f"the codec's state is of another layout: {_shapes(state)}, not {_shapes(own)}")
+            raise ConfigurationError(
+                f"the codec's state is of another layout: {_shapes(state)}, not {_shapes(own)}"
+                ". Remedy: load a state that this codec has written for the same tensors"
+            )
         self._load(state)
 
     def _load(self, state: State) -> None:
@@ -231,7 +234,7 @@ class Codec(ABC):
     def __post_init__(self) -> None:
         self.bits  # noqa: B018 - raises for lanes that do not exist
         if not 0 <= self.seed < 1 << 32:
-            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
+            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1", "seed")
 
     @property
     def bits(self) -> int:
@@ -240,7 +243,9 @@ class Codec(ABC):
             return lanes_number(self.lanes)
         if not self.lanes.isascii() or not self.lanes.isdigit() or int(self.lanes) not in LANES:
             pairs = ", ".join(f"{up}/{down}" for up, down in WIDE_SUMS.values())
-            raise ConfigurationError(f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}, {pairs}")
+            raise ConfigurationError(
+                f"lanes = {self.lanes!r}; must be one of {', '.join(map(str, LANES))}, {pairs}", "lanes"
+            )
         return int(self.lanes)
 
     @property
@@ -289,7 +294,7 @@ class Codec(ABC):
 def check_share(share: float) -> None:
     """Raise ConfigurationError unless 0 < share <= 1."""
     if not 0 < share <= 1:
-        raise ConfigurationError(f"share = {share}; must be above 0 and at most 1")
+        raise ConfigurationError(f"share = {share}; must be above 0 and at most 1", "share")
 
 
 def read_fields(kind: type[DataclassInstance], name: str, texts: list[str], *, first: str) -> dict[str, object]:
@@ -301,12 +306,12 @@ def read_fields(kind: type[DataclassInstance], name: str, texts: list[str], *, f
         if not equals and position == 0:
             field_name, value = first, text
         elif field_name not in {each.name for each in dataclasses.fields(kind)}:
-            raise ConfigurationError(f"codec {name!r} has no field {field_name!r}")
+            raise ConfigurationError(f"codec {name!r} has no field {field_name!r}", "the codec")
         try:
             hint = hints[field_name]
             given[field_name] = {"True": True, "False": False}[value] if hint is bool else hint(value)
         except (KeyError, ValueError):
-            raise ConfigurationError(f"codec {name!r}: {field_name} = {value!r} is not legal") from None
+            raise ConfigurationError(f"codec {name!r}: {field_name} = {value!r} is not legal", "the codec") from None
     return given
 
 

@@ -52,7 +52,7 @@ class LowRank(Codec):
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
         if not 1 <= self.rank <= 64:
-            raise ConfigurationError(f"rank = {self.rank}; must be in 1..64")
+            raise ConfigurationError(f"rank = {self.rank}; must be in 1..64", "rank")
 
     def encoder(self, place: Place) -> Encoder:
         """Return an encoder with a residual per element, and a Q per matrix."""

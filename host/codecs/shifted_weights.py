@@ -47,13 +47,13 @@ class ShiftedWeights(WeightCodec):
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
-            raise ConfigurationError(f"bits = {self.bits}; weights travel in {', '.join(map(str, BITS))} bits")
+            raise ConfigurationError(f"bits = {self.bits}; weights travel in {', '.join(map(str, BITS))} bits", "bits")
         if not MIN_BUCKET <= self.bucket <= MAX_BUCKET or self.bucket % 8:
             raise ConfigurationError(
-                f"bucket = {self.bucket}; must be a multiple of 8 in {MIN_BUCKET}..{MAX_BUCKET} elements"
+                f"bucket = {self.bucket}; must be a multiple of 8 in {MIN_BUCKET}..{MAX_BUCKET} elements", "bucket"
             )
         if not 0 <= self.seed < 1 << 32:
-            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
+            raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1", "seed")
 
     def encoded_bytes(self, count: int) -> int:
         return _HEADER_BYTES * self._buckets(count) + self._code_bytes(count)

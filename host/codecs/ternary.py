@@ -36,7 +36,7 @@ class Ternary(Codec):
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
         if not self.clip > 0:
-            raise ConfigurationError(f"clip = {self.clip}; must be above 0")
+            raise ConfigurationError(f"clip = {self.clip}; must be above 0", "clip")
 
     def encoder(self, place: Place) -> Encoder:
         """Return an encoder that keeps nothing between steps."""

@@ -80,5 +80,6 @@ class Steering:
             raise ConfigurationError(
                 f"policy {self._policy.name!r} wants {plan.quorum} deltas of {len(view.clients)} clients in round "
                 f"{self._round}: it would never close"
+                ". Remedy: correct the policy's quorum, or let more clients take part"
             )
         return plan

@@ -37,7 +37,9 @@ class WeightedChunks:
 
     def __post_init__(self) -> None:
         if self.chunk_elements < 2:
-            raise ConfigurationError(f"chunks of {self.chunk_elements} elements have no room for a weight")
+            raise ConfigurationError(
+                f"chunks of {self.chunk_elements} elements have no room for a weight", "words_per_packet"
+            )
         head = -TALLY_BINS % self.chunk_elements
         left = self.count - max(head - 1, 0)
         object.__setattr__(self, "head", head)

@@ -117,7 +117,9 @@ class CardSurvivor(Survivor):
         gone = self.shard_names(set(self.shards).difference(self.successor.shards))
         if isinstance(error, WorkerLostError | JoinTimeoutError):
             ranks = error.ranks if isinstance(error, WorkerLostError) else error.missing
-            self.end(WorkerLostError(ranks, f"job {self.job!r} has lost {gone}, and then ranks: {error}"))
+            self.end(
+                WorkerLostError(ranks, f"rank {self.rank}: job {self.job!r} has lost {gone}, and then ranks: {error}")
+            )
         else:
             super().cannot_join(error)
 
@@ -128,6 +130,8 @@ class CardSurvivor(Survivor):
         if agreement.why is Why.REFUSED and refused is not None and refused.code == control.Refusal.MEMBER_LOST.value:
             lost = self.shard_names(agreement.lost)
             return WorkerLostError(
-                refused.ranks, f"job {self.job!r} has lost {lost}, and then: {refused.reason}. Remedy: {refused.remedy}"
+                refused.ranks,
+                f"rank {self.rank}: job {self.job!r} has lost {lost}, and then: {refused.reason}. Remedy: "
+                f"{refused.remedy}",
             )
         return super()._stranded(agreement)

@@ -188,16 +188,26 @@ class ControlClient:
             encrypt_client(self._socket, curve_server_key)
 
 
-def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:
+def job_state(
+    address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN, *, rank: int
+) -> str | None:
     """The state of a job (fanin.protocol.control.JobReport), None when the switch has none of that name and key.
+
+    `rank` asks.
 
     A job over shards that has lost some of them continues at the others under another name; it counts as the same job.
     SwitchUnreachableError when there is no answer in connect_timeout_s.
     """
     key, timeout_s = options.curve_server_key, options.connect_timeout_s
-    answer = ask(address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials)
+    asker = f"rank {rank} of job {job_name!r}"
+    answer = ask(
+        address, control.Ask(), curve_server_key=key, timeout_s=timeout_s, credentials=credentials, asker=asker
+    )
     if not isinstance(answer, control.Stats):
-        raise AdmissionError(f"{address} answered {type(answer).__name__} to Ask: it is not a fanin switch")
+        raise AdmissionError(
+            f"{asker}: {address} answered {type(answer).__name__} to Ask: it is not a fanin switch. Remedy: see who "
+            "listens there (`ss -ltnp`), and name the switch with FANIN_SWITCH"
+        )
     states = [job.state for job in answer.jobs if job.name == job_name or job.name.startswith(job_name + SUCCESSOR)]
     return RUNNING if RUNNING in states else next(iter(states), None)
 

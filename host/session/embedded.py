@@ -93,6 +93,7 @@ def start_switch(
     liveness_timeout_s: float | None = None,
     credentials: Credentials | None = None,
     parents: Sequence[SwitchAddress] = (),
+    rank: int | None = None,
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
@@ -100,11 +101,14 @@ def start_switch(
     `parents[i]` listens on `host[i]`, or all of them on one host where `host` is a text. `credentials` are those of the
     jobs that it serves; None: any job's.
 
+    `rank`: the one that starts it, for errors; None: this process.
+
     `options` give flows, ports, native and, where `liveness_timeout_s` is None, the liveness timeout. Raises
     SwitchUnreachableError with the child's own words when it does not come up.
     """
     hosts = (host,) * max(len(parents), 1) if isinstance(host, str) else tuple(host)
     wanted = SwitchAddress(scheme, hosts[0], 0)
+    starter = f"process {os.getpid()}" if rank is None else f"rank {rank}"
     order = SwitchOrder(
         hosts=hosts,
         scheme=wanted.scheme,
@@ -120,10 +124,11 @@ def start_switch(
         try:
             child = _Child.start()
         except OSError as error:
-            raise _failed(wanted, f"{error.filename or sys.executable}: {files.in_words(error)}") from None
+            program = error.filename or sys.executable
+            raise _told(wanted, starter, f"{program}: {files.in_words(error)}") from None
     try:
         child.tell(order)
-        report = _read_report(child, wanted)
+        report = _read_report(child, wanted, starter)
     except BaseException:
         child.process.kill()
         child.let_go()
@@ -220,42 +225,41 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
-def _read_report(child: _Child, address: SwitchAddress) -> SwitchReport:
+def _read_report(child: _Child, address: SwitchAddress, starter: str) -> SwitchReport:
     """Read the child's report: that it serves, or why not."""
     deadline = time.monotonic() + START_TIMEOUT_S
     line = b""
     while not line.endswith(b"\n"):
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not is_ready([child.report], READABLE, left_s):
-            raise _failed(address, f"it was not ready after {START_TIMEOUT_S:g} s")
+            raise _failed(address, starter, f"it was not ready after {START_TIMEOUT_S:g} s")
         piece = os.read(child.report, 4096)
         if not piece:
             try:
                 status = child.process.wait(EXIT_STATUS_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                raise _failed(address, "it closed its report and did not end") from None
-            raise _failed(address, f"it ended with status {status}; see what it printed")
+                raise _failed(address, starter, "it closed its report and did not end") from None
+            raise _failed(address, starter, f"it ended with status {status}; see what it printed")
         line += piece
         if len(line) > MAX_LINE_BYTES:
             break
     try:
         report = SwitchReport.read(line)
     except (ValueError, TypeError, KeyError):
-        raise _failed(address, f"it reported {line[:200]!r}") from None
+        raise _failed(address, starter, f"it reported {line[:200]!r}") from None
     if report.error:
-        raise SwitchUnreachableError(str(address), f"{_failure(address)}: {report.error}")  # has a remedy of its own
+        raise _told(address, starter, report.error)
     return report
 
 
-def _failed(address: SwitchAddress, why: str) -> SwitchUnreachableError:
-    return SwitchUnreachableError(
-        str(address),
-        f"{_failure(address)}: {why}. Remedy: start one yourself with `fanin switch` and set FANIN_SWITCH",
-    )
+def _failed(address: SwitchAddress, starter: str, why: str) -> SwitchUnreachableError:
+    return _told(address, starter, f"{why}. Remedy: start one yourself with `fanin switch` and set FANIN_SWITCH")
 
 
-def _failure(address: SwitchAddress) -> str:
-    return f"the switch that this rank starts beside itself on {address.host} did not come up"
+def _told(address: SwitchAddress, starter: str, why: str) -> SwitchUnreachableError:
+    """The error for a switch that did not come up; `why` has a remedy of its own."""
+    what = f"the switch that {starter} starts beside itself on {address.host} did not come up"
+    return SwitchUnreachableError(str(address), f"{what}: {why}")
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

@@ -264,6 +264,14 @@ def engine_stopped(who: MemberNames, why: str) -> FaninError:
     )
 
 
+def broken(who: MemberNames, what: str, error: Exception) -> FaninError:
+    """The error for an exception that nobody expects, in a thread of the session; `what`: which one."""
+    return FaninError(
+        f"{what} of {who.in_words} at switch {who.address} has failed: {error!r}. Remedy: see the log of this rank, "
+        "report it, then start the job again"
+    )
+
+
 def session_closed(job_name: str, rank: int, address: SwitchAddress) -> FaninError:
     """The error of a wait or a call after the session was closed: the collective had not ended by then."""
     return FaninError(

@@ -74,7 +74,7 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
 
     def useless_or_interrupted() -> None:
         if useless.is_set():
-            raise FaninError(f"{who} has failed to join another of its shards")
+            raise FaninError(f"{who} has failed to join another of its shards. Remedy: see that error")
         if interrupted is not None:
             interrupted()
 

@@ -44,7 +44,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.session.failures import MemberNames, session_closed, used_in_child
+from fanin.host.session.failures import MemberNames, broken, session_closed, used_in_child
 from fanin.host.session.observing import Observer, observed
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
@@ -414,7 +414,7 @@ class LeasedSession:
                 self._fail(error)
             except Exception as error:
                 log.exception("%s of rank %d in job %r", name, self.rank, self.job_name)
-                self._fail(FaninError(f"{name} of rank {self.rank} in job {self.job_name!r}: {error!r}"))
+                self._fail(broken(self._who, name, error))
 
         return self._start(contained, name)
 
@@ -568,7 +568,7 @@ class LeasedSession:
 
     def _raise_if_closing(self) -> None:
         if self._closing:
-            raise FaninError(f"rank {self.rank} has left job {self.job_name!r} while it joined")
+            raise session_closed(self.job_name, self.rank, self.address)
 
     def _fail(self, failure: FaninError) -> None:
         with self._changed:

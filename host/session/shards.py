@@ -123,7 +123,9 @@ class ShardedSession:
         Raises ConfigurationError when the shards gave the job packets of different lengths: closes nothing then.
         """
         if not 1 <= len(sessions) <= MAX_SHARDS:
-            raise ConfigurationError(f"{len(sessions)} shards; a job has at most {MAX_SHARDS}")
+            raise ConfigurationError(
+                f"{len(sessions)} shards; a job has at most {MAX_SHARDS}. Remedy: name fewer switches (FANIN_SWITCH)"
+            )
         shapes = {(each.spec.words_per_packet, each.spec.codes_per_packet): each for each in sessions}
         if len(shapes) > 1:
             told = ", ".join(f"{words} words at {each.address}" for (words, _), each in shapes.items())
@@ -324,7 +326,11 @@ class ShardedSession:
 
     def _raise_unless_whole(self) -> None:
         if self._life is not ShardsState.WHOLE:
-            raise self._failure or SwitchLostError(str(self.address), "a shard is lost")
+            raise self._failure or SwitchLostError(
+                str(self.address),
+                f"rank {self.rank} of job {self.job_name!r} has lost a shard of {self.address} and others. Remedy: see "
+                "the output of the other ranks, then start the job again",
+            )
 
     def _begin_naming(self) -> None:
         if self._life is ShardsState.WHOLE:

@@ -17,7 +17,7 @@ from typing import cast
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.card_survivor import CardSurvivor, Ways
 from fanin.host.session.control import ControlClient
-from fanin.host.session.failures import session_closed
+from fanin.host.session.failures import MemberNames, broken, session_closed
 from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
@@ -215,9 +215,8 @@ class SurvivingSession(ShardedSession):
                         if reply is not None:
                             agreement.receive(*reply, time.monotonic())
         except Exception as error:  # what a shard refuses, or a bug, which must not leave anybody waiting
-            told = f"job {self.job_name!r} could not be dealt anew: {error!r}"
             with self._lock:
-                self._survivor.end(error if isinstance(error, FaninError) else FaninError(told))
+                self._survivor.end(self._error_for(error, "the thread that deals anew"))
                 self._dealer = None
                 self._follow()
         finally:
@@ -244,7 +243,7 @@ class SurvivingSession(ShardedSession):
         except Exception as error:
             with self._lock:
                 if self._survivor.state is not SurvivorState.OVER:
-                    self._survivor.cannot_join(error if isinstance(error, FaninError) else FaninError(repr(error)))
+                    self._survivor.cannot_join(self._error_for(error, "the thread that joins again"))
                 self._follow()
             return
         sessions = {
@@ -258,12 +257,21 @@ class SurvivingSession(ShardedSession):
                 self._go_on(sessions)
         leave_all(leaving, LEAVE_TIMEOUT_S)
 
+    def _error_for(self, error: Exception, what: str) -> FaninError:
+        """`error`, or where it is none of fanin's, the error of this session for it."""
+        if isinstance(error, FaninError):
+            return error
+        who = MemberNames(address=self.address, job_name=self.job_name, rank=self.rank, size=self.size)
+        return broken(who, what, error)
+
     def _go_on(self, sessions: dict[int, Session]) -> None:
         """Go over to the sessions at the successor, which this rank has joined (called with the lock held)."""
         survivor = self._survivor
         self._past = self.counters()
         news = survivor.going_on(sessions.keys())
-        superseded = FaninError(f"job {self.job_name!r} goes on at other shards")
+        superseded = FaninError(
+            f"rank {self.rank}: job {self.job_name!r} goes on at other shards. Remedy: none is needed"
+        )
         for each in self.sessions:  # first, since they may still write to memory that is reduced anew
             each.abandon(superseded)
         processes = next((each.processes for each in self.sessions if each.processes), ())

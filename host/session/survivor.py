@@ -239,8 +239,9 @@ class Survivor:
             missed = sorted(set(self.ranks).difference(self.members[number].known_members))
             failures[number] = SwitchLostError(
                 self._names[number],
-                f"{self.shard_names({number})} has lost ranks {', '.join(map(str, missed))}, and others have not: the "
-                "path between them is dead",
+                f"rank {self.rank} of job {self.job!r}: {self.shard_names({number})} has lost ranks "
+                f"{', '.join(map(str, missed))}, and others have not: the path between them is dead. Remedy: look for "
+                "a firewall or a broken link there, then start the job again",
             )
         self._lose_shards(failures, now)
 
@@ -384,7 +385,12 @@ class Survivor:
             if self.state is not SurvivorState.WHOLE:  # another shard was lost meanwhile, so the ranks agree anew
                 return
             if kept is None and ticket <= self.submitted:
-                self.end(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))
+                self.end(
+                    FaninError(
+                        f"reduction {ticket} of job {self.job!r} is needed by another rank, and rank {self.rank} keeps "
+                        f"it no more. Remedy: start the job again"
+                    )
+                )
             elif kept is not None:
                 nobody = holder == control.NOBODY
                 self._deal(kept, kept.summed() if nobody else kept.handed_on(holds=holds), now)
@@ -417,13 +423,17 @@ class Survivor:
         gone = set(self.shards).difference(self.successor.shards)
         if isinstance(error, WorkerLostError) and self.successor.worker in error.ranks:
             lost = self.shard_names(gone)
-            self.end(WorkerLostError((self.rank,), f"rank {self.rank} (this one) has lost {lost}: {error}"))
+            self.end(
+                WorkerLostError(
+                    (self.rank,), f"rank {self.rank} (this one) of job {self.job!r} has lost {lost}: {error}"
+                )
+            )
             return
         self.end(
             SwitchLostError(
                 self._names[self.shards[0]],
-                f"job {self.job!r} has lost {self.shard_names(gone)}, and more was lost before the others were in use: "
-                f"{error}",
+                f"rank {self.rank}: job {self.job!r} has lost {self.shard_names(gone)}, and more was lost before the "
+                f"others were in use: {error}",
             )
         )
 
@@ -436,7 +446,11 @@ class Survivor:
                 refused = agreement.refused
                 assert refused is not None
                 if refused.code != control.Refusal.MEMBER_LOST.value:
-                    return AdmissionError(refused.reason, refused.code)
+                    return AdmissionError(
+                        f"rank {self.rank} of job {self.job!r} has lost {lost}, and {where} refuses to deal its sums "
+                        f"anew: {refused.reason}. Remedy: {refused.remedy}",
+                        refused.code,
+                    )
                 return WorkerLostError(
                     (self.rank,),
                     f"rank {self.rank} (this one) of job {self.job!r} has lost {lost}, and the others go on without "
@@ -465,8 +479,8 @@ class Survivor:
                 )
         return SwitchLostError(
             where,
-            f"job {self.job!r} goes on without shards that are lost, but none is left for rank {self.rank}: "
-            f"{self._reason}",
+            f"job {self.job!r} goes on without shards that are lost, but none is left for rank {self.rank}. Its "
+            f"first loss: {self._reason}",
         )
 
     def shard_names(self, lost: set[int]) -> str:

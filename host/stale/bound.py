@@ -34,7 +34,7 @@ class DynamicBound:
 
     def __post_init__(self) -> None:
         if not 0 <= self.lowest <= self.highest:
-            raise ConfigurationError(f"staleness from {self.lowest} to {self.highest}: no such range")
+            raise ConfigurationError(f"staleness from {self.lowest} to {self.highest}: no such range", "the range")
 
     def choose(self, paces: Sequence[Pace]) -> int:
         """S for the next steps; the lowest if there is no other worker to compare with."""

@@ -49,7 +49,10 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.elements < 1:
-            raise ConfigurationError("a model without parameters has nothing to contribute")
+            raise ConfigurationError(
+                "a model without parameters has nothing to contribute"
+                ". Remedy: give a model with parameters that are trained"
+            )
         spec = JobSpec(  # what codecs look at; the job itself may not exist yet
             job=0, generation=0, workers=self.workers, quorum=self.workers, staleness=self.staleness, slots=1,
             words_per_packet=self.words_per_packet, tokens=(0,) * self.workers, accumulators=True,

@@ -58,7 +58,10 @@ Floats = npt.NDArray[np.float32]
 def power_of(largest: float) -> int:
     """The least p with 2^p >= largest, within the legal range; for 0 the lowest."""
     if not math.isfinite(largest):
-        raise ConfigurationError(f"the largest gradient element is {largest}: no finite scale holds it")
+        raise ConfigurationError(
+            f"the largest gradient element is {largest}: no finite scale holds it"
+            ". Remedy: see why the gradients are so large (learning rate, loss scale)"
+        )
     if largest <= 0:
         return MIN_POWER
     mantissa, exponent = math.frexp(largest)
@@ -118,7 +121,7 @@ class ScaleEpochs:
         if self.epoch_rounds <= self.staleness:
             raise ConfigurationError(
                 f"scale epochs of {self.epoch_rounds} rounds with staleness {self.staleness}: the last S rounds of an "
-                "epoch carry no new gradients, so make it much longer"
+                "epoch carry no new gradients. Remedy: make it much longer"
             )
         self.length = self.length or self._shortest
         self.drain_from = self.drain_from or self.length

@@ -91,7 +91,9 @@ def options_for(pg_options: Any, inherited: Options | None) -> Options:
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)
     if not isinstance(pg_options, Options):
-        raise ConfigurationError(f"pg_options must be a fanin.Options, not {type(pg_options).__name__}")
+        raise ConfigurationError(
+            f"pg_options must be a fanin.Options, not {type(pg_options).__name__}. Remedy: pass fanin.Options(...)"
+        )
     told = Options.from_environment({name: text for name, text in os.environ.items() if name in LAUNCHERS})
     names = [name.removeprefix(ENVIRONMENT_PREFIX).lower() for name in LAUNCHERS]
     filled = {name: getattr(pg_options, name) or getattr(told, name) for name in names}

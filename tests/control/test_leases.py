@@ -395,7 +395,7 @@ def test_an_idle_rank_whose_thread_raises_has_failed(idle: bool) -> None:
     cluster.ballot.broken = ValueError("a bug")
     rank.return_if_idle()
     cluster.settle()
-    with pytest.raises(FaninError, match=r"fanin-idle of rank 0 in job 'job': .*a bug"):
+    with pytest.raises(FaninError, match=r"fanin-idle of rank 0 of job 'job' at .*a bug"):
         rank.submit(reduction(6))
 
 

@@ -16,7 +16,7 @@ from fanin.host.session.failures import End, MemberNames
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
-from fanin.protocol.control import Admitted, Explanation, Refused
+from fanin.protocol.control import Admitted, Ask, Challenge, Explanation, Refused, to_bytes
 from fanin.protocol.conversation import UnknownKey
 from fanin.protocol.events import PathNarrowed
 from fanin.protocol.wire import Reason
@@ -41,6 +41,7 @@ MAKERS: dict[str, Callable[[], FaninError]] = {
     "silent": lambda: failures.switch_silent(WHO, 5.0, "", None),
     "late": lambda: failures.reduction_late("j", ADDRESS, 1, 3, 5.0, ""),
     "stopped": lambda: failures.engine_stopped(WHO, "no memory"),
+    "broken": lambda: failures.broken(WHO, "the thread that joins", KeyError("j")),
     "closed": lambda: failures.session_closed("j", 1, ADDRESS),
     "data path": lambda: failures.data_path_closed(WHO, ADMITTED, 5.0, ""),
     "superseded": lambda: failures.superseded(WHO),
@@ -95,6 +96,21 @@ def test_a_rank_whose_switch_stays_silent_is_named() -> None:
         text = str(join(address, 0.5))
     assert text.startswith(f"rank 1 of job 'j': {address} accepts TCP connections but did not answer")
     assert "Remedy: start one there" in text
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["challenge alone", "answered before"])
+def test_a_switch_whose_long_answers_are_dropped_is_called_a_switch(answered: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = SwitchAddress("udp", "127.0.0.1", silent.getsockname()[1])
+        with ControlClient(address, curve_server_key=None, timeout_s=5.0, asker=WHO.in_words) as client:
+            client.send(Ask())
+            client._conversation.incoming(to_bytes(Challenge(challenge="0" * 32, key="", known=True, closed=False)))
+            client._conversation.answered = answered
+            error = client.silent(5.0)
+    assert str(error).startswith(f"rank 1 of job 'j': switch {address} ")
+    assert "drops long packets" in str(error)
+    assert "not a fanin switch" not in str(error)
+    assert str(error).endswith(f". Remedy: {error.remedy}")
 
 
 def test_a_rank_without_the_switchs_key_is_named() -> None:

@@ -74,7 +74,10 @@ def test_what_kubernetes_makes_of_a_service_is_nobodys_mistake(name: str) -> Non
     ],
 )
 def test_a_value_of_another_kind_is_refused_in_words(given: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} = .*; expected {expected}$"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"{next(iter(given))} = .*; expected {expected}\\. Remedy: correct {next(iter(given))}$",
+    ):
         Options(**given)
 
 
@@ -118,5 +121,8 @@ def test_a_job_goes_on_over_the_cards_that_are_left_or_without_lost_ranks() -> N
 
 
 def test_the_remedy_for_a_value_of_the_program_names_no_variable() -> None:
-    with pytest.raises(ConfigurationError, match=r"on_worker_loss = 'junk'; must be 'raise' or 'continue'$"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"on_worker_loss = 'junk'; must be 'raise' or 'continue'\. Remedy: correct on_worker_loss$",
+    ):
         Options.from_environment({"FANIN_ON_WORKER_LOSS": "raise"}, on_worker_loss="junk")

@@ -40,7 +40,7 @@ def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         STARTED,
         "start",
-        lambda options, secret, hosts: tuple(
+        lambda options, secret, hosts, rank: tuple(
             SwitchAddress("udp", host, next(numbers)) for host in hosts or ("10.9.9.9",)
         ),
     )
@@ -48,7 +48,7 @@ def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         STARTED,
         "start_leaves",
-        lambda shards, options, secret: [SwitchAddress("udp", "10.8.8.8", next(numbers)) for _ in shards],
+        lambda shards, options, secret, rank: [SwitchAddress("udp", "10.8.8.8", next(numbers)) for _ in shards],
     )
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
@@ -425,7 +425,7 @@ def test_who_may_go_on_in_two_ways_stays_at_one_switch_and_says_so(caplog: pytes
 
 
 def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(options: Options, secret: str, hosts: Sequence[str]) -> tuple[SwitchAddress, ...]:
+    def start(options: Options, secret: str, hosts: Sequence[str], rank: int) -> tuple[SwitchAddress, ...]:
         raise SwitchUnreachableError("", "no port is free")
 
     monkeypatch.setattr(STARTED, "start", start)

@@ -69,7 +69,9 @@ def codec_class(element: Element, lanes: int) -> type[WordCodec]:
         if lanes in each.numbers and element in each.elements:
             return each
     legal = sorted({number for each in table().values() if element in each.elements for number in each.numbers})
-    raise ConfigurationError(f"no codec {lanes} for {element.name}; its codecs are {legal} (fanin.host.codecs.words)")
+    raise ConfigurationError(
+        f"no codec {lanes} for {element.name}; its codecs are {legal} (fanin.host.codecs.words)", "lanes"
+    )
 
 
 def codec_for(

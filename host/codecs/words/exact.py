@@ -63,7 +63,8 @@ class Exact(WordCodec):
         if total > MAX_SPREAD_WORDS:
             raise ConfigurationError(
                 f"{count} elements of {self._ranks} ranks are too many to be reduced exactly in packets of "
-                f"{spec.words_per_packet} words: take at most {MAX_SPREAD_WORDS * count // total}, or longer packets"
+                f"{spec.words_per_packet} words. Remedy: take at most {MAX_SPREAD_WORDS * count // total}, or longer "
+                "packets"
             )
         self.packets = self._missing = -(-total // self._room)
         self._present = exact.EVERYBODY
@@ -137,6 +138,8 @@ class Exact(WordCodec):
 
 def _check(spec: JobSpec) -> None:
     if spec.max_staleness:
-        raise ConfigurationError("an exact reduction through a job with staleness > 0: rounds would mix two of a rank")
+        raise ConfigurationError(
+            "an exact reduction through a job with staleness > 0: rounds would mix two of a rank. Remedy: staleness 0"
+        )
     if spec.total_workers != spec.workers and not spec.places:
-        raise ConfigurationError("an exact reduction in a tree needs the places of its workers (JobSpec.places)")
+        raise ConfigurationError("an exact reduction in a tree needs the places of its workers", "JobSpec.places")

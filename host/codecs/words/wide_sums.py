@@ -74,6 +74,6 @@ def require_accumulators(spec: JobSpec, widths: tuple[int, int]) -> None:
     if not spec.accumulators:
         up, down = widths
         raise ConfigurationError(
-            f"lanes = {up}/{down}: this job's switch adds whole words and keeps no accumulators for lanes; "
-            "take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this version"
+            f"lanes = {up}/{down}: this job's switch adds whole words and keeps no accumulators for lanes. "
+            "Remedy: take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this version"
         )

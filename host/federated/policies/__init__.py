@@ -24,5 +24,5 @@ POLICIES: dict[str, type[FederatedPolicy]] = {
 def make_policy(name: str) -> FederatedPolicy:
     """A policy with its usual settings; ConfigurationError for an unknown name."""
     if name not in POLICIES:
-        raise ConfigurationError(f"policy = {name!r}; must be one of {', '.join(POLICIES)}")
+        raise ConfigurationError(f"policy = {name!r}; must be one of {', '.join(POLICIES)}", "policy")
     return POLICIES[name]()

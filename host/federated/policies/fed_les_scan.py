@@ -35,7 +35,7 @@ class FedLesScan(FederatedPolicy):
 
     def __init__(self, fraction: float = 0.5) -> None:
         if not 0 < fraction <= 1:
-            raise ConfigurationError(f"fraction = {fraction}; must be in (0, 1]")
+            raise ConfigurationError(f"fraction = {fraction}; must be in (0, 1]", "fraction")
         try:
             import sklearn.cluster  # noqa: F401
         except ImportError:

@@ -26,7 +26,7 @@ class LayerWise(FederatedPolicy):
     def __init__(self, *, deep_every: int = 3, deep_layers: Sequence[str] | None = None, fraction: float = 1.0) -> None:
         whole_number("deep_every", deep_every, 1)
         if not 0 < fraction <= 1:
-            raise ConfigurationError(f"fraction = {fraction}; must be in (0, 1]")
+            raise ConfigurationError(f"fraction = {fraction}; must be in (0, 1]", "fraction")
         self.deep_every = deep_every
         self._deep = deep_layers
         self._fraction = fraction
@@ -43,7 +43,12 @@ class LayerWise(FederatedPolicy):
         """Return the deep parameters; ConfigurationError if the model lacks one, or if no parameter is left shallow."""
         deep = frozenset(names[len(names) // 2 :] if self._deep is None else self._deep)
         if unknown := deep - set(names):
-            raise ConfigurationError(f"deep layers {sorted(unknown)}: the model has {', '.join(names)}")
+            raise ConfigurationError(
+                f"deep layers {sorted(unknown)}: the model has {', '.join(names)}. Remedy: name layers of the model"
+            )
         if len(deep) == len(names):
-            raise ConfigurationError("all parameters are deep layers: some must travel every round")
+            raise ConfigurationError(
+                "all parameters are deep layers: some must travel every round"
+                ". Remedy: leave some layers out of the deep ones"
+            )
         return deep

@@ -73,6 +73,8 @@ class RoundPlan:
 
     def __post_init__(self) -> None:
         if self.quorum < 1 or (self.clients is not None and not self.clients):
-            raise ConfigurationError(f"a round of {self.quorum} deltas by {self.clients}: it would never close")
+            raise ConfigurationError(
+                f"a round of {self.quorum} deltas by {self.clients}: it would never close", "the quorum"
+            )
         if self.deadline_s is not None and self.deadline_s <= 0:
-            raise ConfigurationError(f"deadline_s = {self.deadline_s}; must be positive")
+            raise ConfigurationError(f"deadline_s = {self.deadline_s}; must be positive", "deadline_s")

@@ -27,7 +27,9 @@ def policy_class(name: str) -> type[RoundPolicy]:
         return POLICIES[name]
     found = plugins.load(GROUP, name, lambda each: isinstance(each, type) and issubclass(each, RoundPolicy))
     if found is None:
-        raise ConfigurationError(f"policy = {name!r}; must be one of {', '.join([*POLICIES, *plugins.names(GROUP)])}")
+        raise ConfigurationError(
+            f"policy = {name!r}; must be one of {', '.join([*POLICIES, *plugins.names(GROUP)])}", "policy"
+        )
     return cast("type[RoundPolicy]", found)
 
 

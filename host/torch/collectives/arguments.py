@@ -69,6 +69,7 @@ class Arguments:
         if whole.numel() != part.numel() * self._size:
             raise ArgumentError(
                 f"{name}: {whole.numel()} elements are not {self._size} ranks' parts of {part.numel()} each"
+                ". Remedy: give the whole as many elements as all ranks' parts have"
             )
         return self._has_memory(name, [whole, part], written=[written])
 
@@ -77,7 +78,10 @@ class Arguments:
     ) -> list[bool]:
         """Check several pairs as in `of_parts`, before the first is started: returns an answer for each pair."""
         if len(wholes) != len(parts):
-            raise ArgumentError(f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs")
+            raise ArgumentError(
+                f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs"
+                ". Remedy: give one tensor of all ranks for each part"
+            )
         there = [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
         self._check_places(name, list(compress(written, there)))
         return there
@@ -103,10 +107,14 @@ class Arguments:
             if len(tensors):
                 raise ArgumentError(
                     f"{name}: rank {self._rank} is not the root {root}, and gives {len(tensors)} tensors"
+                    ". Remedy: give the list on the root alone"
                 )
             return self._has_memory(name, [own], written=[] if gathers else [own])
         if len(tensors) != self._size:
-            raise ArgumentError(f"{name}: {len(tensors)} tensors in the list of a group of {self._size} ranks")
+            raise ArgumentError(
+                f"{name}: {len(tensors)} tensors in the list of a group of {self._size} ranks"
+                ". Remedy: give one tensor for each rank"
+            )
         self._check_types(name, [*tensors, own])
         if not self._has_memory(name, [*tensors, own], written=tensors if gathers else [own]):
             return False
@@ -115,7 +123,10 @@ class Arguments:
                 continue
             if tensor.shape != own.shape and not (uneven and tensor.numel() == own.numel()):
                 shapes = f"{tuple(tensor.shape)}, this rank's own {tuple(own.shape)}"
-                raise ArgumentError(f"{name}: the tensor of rank {rank} has shape {shapes}")
+                raise ArgumentError(
+                    f"{name}: the tensor of rank {rank} has shape {shapes}"
+                    ". Remedy: give every rank's tensor the same shape"
+                )
         return True
 
     def of_lists(self, name: str, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> bool:
@@ -126,13 +137,16 @@ class Arguments:
         if len(outputs) != self._size or len(inputs) != self._size:
             raise ArgumentError(
                 f"{name}: {len(inputs)} tensors in and {len(outputs)} out in a group of {self._size} ranks"
+                ". Remedy: give one of each for each rank"
             )
         self._check_types(name, [*outputs, *inputs])
         if not self._has_memory(name, [*outputs, *inputs], written=outputs):
             return False
         sent, kept = inputs[self._rank].numel(), outputs[self._rank].numel()
         if sent != kept:
-            raise ArgumentError(f"{name}: rank {self._rank} gives itself {sent} elements and takes {kept}")
+            raise ArgumentError(
+                f"{name}: rank {self._rank} gives itself {sent} elements and takes {kept}. Remedy: make the two equal"
+            )
         return True
 
     def of_rows(
@@ -158,23 +172,28 @@ class Arguments:
         if sent != kept:
             raise ArgumentError(
                 f"{name}: rank {self._rank} gives itself {sent} elements and takes {kept}, with {shapes}"
+                ". Remedy: make the two equal"
             )
         by_rows = len(output_splits) or len(input_splits)
         if by_rows and tensor.numel() and output.numel() and tensor.shape[1:].numel() != output.shape[1:].numel():
-            raise ArgumentError(f"{name}: {shapes}, whose rows differ")
+            raise ArgumentError(f"{name}: {shapes}, whose rows differ. Remedy: give input and output rows of one shape")
         return True
 
     def _elements(self, name: str, which: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
         """Number of elements of `tensor` for each rank. `which`: its name in errors, "input" or "output"."""
         if not splits:
             if tensor.numel() % self._size:
-                raise ArgumentError(f"{name}: the {which}'s {tensor.numel()} elements are no {self._size} equal parts")
+                raise ArgumentError(
+                    f"{name}: the {which}'s {tensor.numel()} elements are no {self._size} equal parts"
+                    ". Remedy: pad the tensor, or give split sizes"
+                )
             return [tensor.numel() // self._size] * self._size
         rows = tensor.shape[0] if tensor.dim() else 1
         if len(splits) != self._size or min(splits) < 0 or sum(splits) != rows:
             raise ArgumentError(
                 f"{name}: the {which}'s split sizes {list(splits)} do not divide its {rows} rows among {self._size} "
                 "ranks: there must be one for each, none below 0, and as many rows in all"
+                ". Remedy: correct the split sizes"
             )
         row = tensor.numel() // rows if rows else 0
         return [count * row for count in splits]
@@ -190,11 +209,15 @@ class Arguments:
         raise ArgumentError(
             f"{name}: the residual has {given}; it must be contiguous float32 on {place}, with the "
             f"{travelling.numel()} elements that are added"
+            ". Remedy: make it so before the collective"
         )
 
     def _check_rank(self, name: str, what: str, rank: int) -> None:
         if not 0 <= rank < self._size:
-            raise ArgumentError(f"{name}: {what} {rank} is not a rank of a group of {self._size}")
+            raise ArgumentError(
+                f"{name}: {what} {rank} is not a rank of a group of {self._size}"
+                ". Remedy: give a rank of the group, as get_group_rank counts them"
+            )
 
     def _check_backend(self, name: str, kind: str) -> None:
         """Raise ArgumentError where the group was asked for another backend for this kind of device.
@@ -229,10 +252,13 @@ class Arguments:
         kinds = list(dict.fromkeys(tensor.device.type for tensor in tensors))
         if kinds == ["meta"]:
             if any(tensor.layout is not torch.strided for tensor in tensors):
-                raise UnsupportedError(f"{name}: sparse tensors on the meta device")
+                raise UnsupportedError(f"{name}: sparse tensors on the meta device. Remedy: use dense ones there")
             return False
         if "meta" in kinds:
-            raise ArgumentError(f"{name}: some tensors are on the meta device, which has no memory, and some are not")
+            raise ArgumentError(
+                f"{name}: some tensors are on the meta device, which has no memory, and some are not"
+                ". Remedy: move them to one device"
+            )
         self.check_devices(name, kinds)
         places = list(dict.fromkeys(str(tensor.device) for tensor in tensors))
         if len(places) > 1:
@@ -252,7 +278,10 @@ class Arguments:
         """Raise ArgumentError for kinds of devices whose tensors this group does not take."""
         strange = [kind for kind in kinds if kind not in (*DEVICES, "meta")]
         if strange:
-            raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
+            raise ArgumentError(
+                f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}"
+                ". Remedy: move them to one of these"
+            )
         for kind in kinds:
             self._check_backend(name, kind)
 

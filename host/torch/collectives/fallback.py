@@ -237,7 +237,9 @@ class Fallback:
                     if interrupts(error) or isinstance(error, CollectiveTimeoutError) or not self.survives(error):
                         raise
             if not operation.issued.wait(max(0.0, deadline - time.monotonic())):
-                raise CollectiveTimeoutError("the ranks have not yet agreed how to go on over gloo")
+                raise CollectiveTimeoutError(
+                    "the ranks have not yet agreed how to go on over gloo. Remedy: allow more time"
+                )
             if operation.error is not None:
                 raise operation.error
         except Exception as error:
@@ -278,7 +280,12 @@ class Fallback:
                 first, have = self._agree(log, finished)
                 self._go_on(first, have)
         except Exception as error:
-            self._give_up(FaninError(f"the switch is lost ({failure}) and the ranks cannot go on over gloo: {error}"))
+            self._give_up(
+                FaninError(
+                    f"the switch is lost ({failure}) and the ranks cannot go on over gloo: {error}. "
+                    "Remedy: start the job again"
+                )
+            )
 
     def _go_on(self, first: int, have: dict[int, list[int]]) -> None:
         """The ranks have agreed: what is not finished everywhere goes to gloo, in the same order on every rank."""
@@ -305,7 +312,10 @@ class Fallback:
             return first, {}
         kept_from = log[0].index if log else first
         if first < kept_from:
-            raise FaninError(f"reduction {first} is needed by another rank, and this one keeps {kept_from} and later")
+            raise FaninError(
+                f"reduction {first} is needed by another rank, and rank {self._rank} keeps {kept_from} and later. "
+                "Remedy: start the job again"
+            )
         mine = torch.tensor([index in finished for index in range(first, beyond)], dtype=torch.uint8, device="cpu")
         masks = self._gather(mine)
         return first, {

@@ -426,7 +426,7 @@ def _size(environment: Mapping[str, str]) -> int:
         text = environment.get(name, "")
         if text:
             if not (text.isascii() and text.isdigit()):
-                raise ConfigurationError(f"{name}={text!r}: expected a number of collectives, 0 for none")
+                raise ConfigurationError(f"{name}={text!r}: expected a number of collectives, 0 for none", name)
             return int(text)
     return DEFAULT_SIZE
 

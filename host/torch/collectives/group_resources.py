@@ -172,7 +172,10 @@ class GroupResources:
         """The gloo group. UnsupportedError where there is none yet, FaninError where there is none any more."""
         if self._inner is None:
             if self.closed:
-                raise FaninError(f"rank {self.rank} has left its group: no collectives after shutdown or abort")
+                raise FaninError(
+                    f"rank {self.rank} has left its group: no collectives after shutdown or abort. Remedy: leave "
+                    "it last"
+                )
             if not self._has_gloo:
                 raise UnsupportedError(
                     f"the group of rank {self.rank} has no gloo, and takes what goes through the switch alone: its "
@@ -201,7 +204,9 @@ class GroupResources:
         Raises AdmissionError if it does neither, and ConfigurationError with fallback="gloo".
         """
         if self.options.fallback == "gloo":
-            raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
+            raise ConfigurationError(
+                "fallback='gloo' takes no newcomers: over gloo nobody could come in. Remedy: unset FANIN_FALLBACK"
+            )
         meeting = hear(store, self.options, timeout, self.rank)
         state = self._state_of(meeting)
         if state in OVER:
@@ -220,8 +225,8 @@ class GroupResources:
         *others, last = meeting.switches
         for address in others:
             with contextlib.suppress(SwitchUnreachableError):
-                return job_state(address, meeting.job_name, self.options, meeting.credentials)
-        return job_state(last, meeting.job_name, self.options, meeting.credentials)
+                return job_state(address, meeting.job_name, self.options, meeting.credentials, rank=self.rank)
+        return job_state(last, meeting.job_name, self.options, meeting.credentials, rank=self.rank)
 
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Open the session, and then gloo."""

@@ -139,7 +139,9 @@ def through(
         if (layer := _layer_of(tensors)) is None:  # the program's own mode has raised it
             raise
         said = str(error).partition("\n")[0]
-        raise UnsupportedError(f"{kind.name}: {layer} does not take it: {type(error).__name__}: {said}") from error
+        raise UnsupportedError(
+            f"{kind.name}: {layer} does not take it: {type(error).__name__}: {said}. Remedy: call it outside that layer"
+        ) from error
     finally:
         vars(_CALL).clear()
         vars(_CALL).update(before)

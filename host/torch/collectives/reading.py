@@ -66,7 +66,9 @@ def single(tensors: Any) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
         return concrete(tensors)
     if len(tensors) != 1:
-        raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
+        raise UnsupportedError(
+            f"{len(tensors)} tensors in one collective; fanin takes one per rank. Remedy: a collective for each tensor"
+        )
     return concrete(tensors[0])
 
 

@@ -238,5 +238,8 @@ def factor_of(op: Any) -> float:
         return 1.0
     _, factor = op.__getstate__()  # its pickled form, since torch 2.8 has no attribute for it
     if isinstance(factor, torch.Tensor) and factor.numel() != 1:
-        raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
+        raise UnsupportedError(
+            f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before"
+            ". Remedy: multiply the tensor before"
+        )
     return float(factor)

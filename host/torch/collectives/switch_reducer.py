@@ -155,5 +155,7 @@ def _beside(call: Call) -> Call:
     return call.but(source=on_host(call.source), kept=kept, residual=residual, finish=finish)
 
 
-def _made_no_more(_reducer: SwitchReducer, _device: torch.device) -> DeviceReducer | None:
-    raise FaninError("the group has been left: no collectives after shutdown or abort")
+def _made_no_more(reducer: SwitchReducer, _device: torch.device) -> DeviceReducer | None:
+    raise FaninError(
+        f"rank {reducer.session.rank} has left its group: no collectives after shutdown or abort. Remedy: leave it last"
+    )

@@ -203,7 +203,10 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("allgather_coalesced_", self.allgather_coalesced, (outputs, inputs), opts)
         outputs, inputs = [all_of(of_rank) for of_rank in outputs], all_of(inputs)
         if any(len(of_rank) != len(inputs) for of_rank in outputs):
-            raise ArgumentError(f"all_gather_coalesced: {len(inputs)} tensors, and lists of outputs of other lengths")
+            raise ArgumentError(
+                f"all_gather_coalesced: {len(inputs)} tensors, and lists of outputs of other lengths"
+                ". Remedy: give each rank's list an output for each tensor"
+            )
         lists = [[of_rank[index] for of_rank in outputs] for index in range(len(inputs))]
         there = [self._arguments.of_list("all_gather", *pair, gathers=True) for pair in zip(lists, inputs, strict=True)]
         calls = self._calls("all_gather", inputs, lists, there, opts)

@@ -212,7 +212,7 @@ class TwoLevels:
     def close(self, *, breaking: bool) -> None:
         """Leave both levels; sums under way raise. Idempotent."""
         if self._failed is None:
-            self._failed = FaninError("the group was shut down")
+            self._failed = FaninError("the group was shut down. Remedy: wait for collectives before the group is left")
         breaking = breaking or any(not work.is_over for work in list(self._works))
         if self.between is not None:
             self.between.abort() if breaking else self.between.shutdown()

@@ -87,7 +87,7 @@ class Driver:
             name = ctypes.c_char_p()
             self._name(result, ctypes.byref(name))
             text = (name.value or b"an unknown error").decode()
-            raise FaninError(f"{call} failed with {text} ({result})")
+            raise FaninError(f"{call} failed with {text} ({result}). Remedy: see `nvidia-smi` and `dmesg`")
 
 
 def _function(library: ctypes.CDLL, names: tuple[str, ...]) -> Any:

@@ -146,7 +146,10 @@ class DeviceEncoder:
         owed = self._settled(self._owed)
         given = {name: each.shape for name, each in state.items()}
         if given != ({} if owed is None else {"owed": tuple(owed.shape)}):
-            raise ConfigurationError(f"the codec's state is of another layout: {given}")
+            raise ConfigurationError(
+                f"the codec's state is of another layout: {given}"
+                ". Remedy: load a state that this codec has written for the same tensors"
+            )
         if owed is not None:
             owed.copy_(torch.from_numpy(state["owed"]))
 

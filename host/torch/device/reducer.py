@@ -71,6 +71,9 @@ class Means:
     slots: int = lines.SLOTS
 
 
+LEFT = "the group was left while this collective was under way. Remedy: wait for collectives before the group is left"
+
+
 class DeviceReducer:
     """Carries out the requests of one group on CUDA memory."""
 
@@ -144,7 +147,7 @@ class DeviceReducer:
         """End the threads; what is under way fails. The sessions have been closed."""
         self._closing = True
         if any(not job.host.over.is_set() for job in list(self._jobs)):
-            self._fail(FaninError("the group was left while this collective was under way"))
+            self._fail(FaninError(LEFT))
         self._word_threads.close(CLOSE_TIMEOUT_S)
         self._code_threads.close(CLOSE_TIMEOUT_S)
         for line in self._lines.values():
@@ -369,7 +372,7 @@ class DeviceReducer:
 
     def _check(self) -> None:
         if self._closing:
-            raise FaninError("the group was left while this collective was under way")
+            raise FaninError(LEFT)
         for session in (self._means.words, self._codes):
             if session is not None and (failure := session.failure) is not None:
                 raise failure

@@ -81,7 +81,10 @@ class DeviceWork(FaninWork):
             raise self._failures.late(job.name, timeout_s)
         self._raise_if_failed(timeout_s)
         if not job.device.join(job.done, timeout_s):
-            late = CollectiveTimeoutError(f"the result is here, and the device has not taken it in {timeout_s:g} s")
+            late = CollectiveTimeoutError(
+                f"the result is here, and the device has not taken it in {timeout_s:g} s. Remedy: see what occupies "
+                "the device's stream, or allow more time"
+            )
             raise self._failures.explain(late, job.name, timeout_s)
         job.held = None
         if job.sight is not None and (spoilers := job.sight.spoilers):

@@ -101,8 +101,8 @@ class Failures:
         where = self._where(name)
         if late and self.failure is None:
             explained: FaninError = CollectiveTimeoutError(
-                f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
-                f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({error})"
+                f"{where}: {_late(timeout_s)} ({error}). No rank is known to be gone; some have not called this "
+                "collective, or are slow. Remedy: find them, or allow more time"
             )
         elif (cause := self.session_failure()) is not None:
             explained = self._because(cause, where)
@@ -110,7 +110,7 @@ class Failures:
             explained = WorkerLostError(
                 (),
                 f"{where}: Connection closed by peer: a rank has left or died, or called another collective, or one of "
-                f"another size. ({error})",
+                f"another size ({error}). Remedy: see the output of the other ranks, then start the job again",
             )
         raise self._told(explained) from error
 
@@ -134,7 +134,7 @@ class Failures:
         elif (cause := error if isinstance(error, FaninError) else self.session_failure()) is not None:
             explained = self._because(cause, where)
         else:
-            explained = FaninError(f"{where}: {error}")
+            explained = FaninError(f"{where}: {error}. Remedy: see the log of this rank, then start the job again")
         return self._told(explained)
 
     def _told(self, explained: FaninError) -> FaninError:
@@ -144,7 +144,10 @@ class Failures:
 
     def late(self, name: str, timeout_s: float) -> CollectiveTimeoutError:
         """The error of a wait that has used up its time, where nobody is known to be gone."""
-        late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
+        late = CollectiveTimeoutError(
+            f"no result after {timeout_s:g} s. Remedy: find the rank that does not call this collective, or allow more "
+            "time"
+        )
         explained = self.explain(late, name, timeout_s)
         assert isinstance(explained, CollectiveTimeoutError)
         return explained

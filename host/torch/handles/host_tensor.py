@@ -144,7 +144,10 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     if plain(tensor):
         return tensor.detach()
     if tensor.layout is torch.strided and not has_memory(tensor):
-        raise ArgumentError(f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory, or was freed")
+        raise ArgumentError(
+            f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory, or was freed"
+            ". Remedy: give it memory before the collective"
+        )
     resolved = tensor.detach().resolve_conj().resolve_neg()
     if resolved.is_cpu:
         return resolved.contiguous()

@@ -293,7 +293,7 @@ def check_size(size: int, *, leaves: bool) -> None:
     """Raise UnsupportedError for more ranks than one switch takes, unless hosts have leaves."""
     if size > MAX_WORKERS and not leaves:
         raise UnsupportedError(
-            f"{size} ranks; one switch takes at most {MAX_WORKERS}. A world on several hosts may have {MAX_WORKERS} on "
-            "each of them; on one host make the world with another backend, and groups of up to that many ranks with "
-            "new_group(ranks, backend='fanin')"
+            f"{size} ranks; one switch takes at most {MAX_WORKERS}, and a world on several hosts may have "
+            f"{MAX_WORKERS} on each of them. Remedy: on one host make the world with another backend, and groups of up "
+            "to that many ranks with new_group(ranks, backend='fanin')"
         )

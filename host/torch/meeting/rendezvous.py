@@ -212,7 +212,9 @@ def _met(
             leader = hosts.leader_of(rank)
             if starts and rank == leader:
                 leaf_options = replace(options, flows=None)  # each leaf has as many as its parent
-                _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(meeting.shards, leaf_options, secret))
+                _tell(
+                    store, _leaves_key(rank), lambda: STARTED.start_leaves(meeting.shards, leaf_options, secret, rank)
+                )
                 meeting.holds_switch = True
             meeting.leaves = _address_of(store, _leaves_key(leader), leader, patience)
     except BaseException:
@@ -246,7 +248,7 @@ def _meet_in_racks(
     parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
     if starts and rank == hosts.leaders[host] and parents:
         leaf_options = replace(options, flows=None)
-        _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(parents, leaf_options, meeting.secret))
+        _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(parents, leaf_options, meeting.secret, rank))
     found: dict[int, SwitchAddress] = {}
     for number in plan.racks[plan.rack_of(host)]:
         if slices := plan.leaves_on(number):
@@ -368,7 +370,7 @@ def _start_shards(store: c10d.Store, rank: int, options: Options, secret: str, l
 
     def start() -> tuple[SwitchAddress, ...]:
         at = [card.address for card in cards_of(options)]
-        return STARTED.start(its, secret, at[: leaders.count(rank)])
+        return STARTED.start(its, secret, at[: leaders.count(rank)], rank)
 
     _tell(store, _shard_key(rank), start)
     return True

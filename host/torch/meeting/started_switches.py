@@ -47,11 +47,13 @@ class StartedSwitches:
         with self._lock:
             return next(iter(self._started), None) or secrets.token_hex(SECRET_BYTES)
 
-    def start(self, options: Options, secret: str, hosts: Sequence[str] = ()) -> tuple[SwitchAddress, ...]:
+    def start(
+        self, options: Options, secret: str, hosts: Sequence[str] = (), rank: int | None = None
+    ) -> tuple[SwitchAddress, ...]:
         """The addresses of this process's switches for the jobs of that secret, started now if they are not there yet.
 
         One listens at each of `hosts`, names or addresses of this machine; empty: one, where the other ranks reach this
-        process. Call `release` once for all of them.
+        process. Call `release` once for all of them. `rank` is this process's, for errors.
         """
         with self._lock:
             started = self._started.get(secret)
@@ -59,7 +61,7 @@ class StartedSwitches:
             if started is None or switch is None or not switch.is_running:  # it may have died, and the job have gone on
                 users = 0 if started is None else started.users
                 credentials = Credentials.of_job(secret)
-                switch = start_switch(hosts or reachable_host(), options, credentials=credentials)
+                switch = start_switch(hosts or reachable_host(), options, credentials=credentials, rank=rank)
                 for address in switch.addresses:
                     log.info("this process has started the switch %s; `fanin top %s` watches it", address, address)
                 self._started[secret] = started = _Started(switch, users=users)
@@ -67,7 +69,9 @@ class StartedSwitches:
             assert started.switch is not None
             return started.switch.addresses
 
-    def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
+    def start_leaves(
+        self, shards: Sequence[SwitchAddress], options: Options, secret: str, rank: int | None = None
+    ) -> tuple[SwitchAddress, ...]:
         """Start a leaf of every shard on this host, for the world's group; closed with the switch of that secret.
 
         Where this process has started no such switch, call `release` once for the leaves.
@@ -77,7 +81,7 @@ class StartedSwitches:
             own = reachable_host()
             # A parent sends results to the address that contributions come from, so through its network card.
             at = [(options.interfaces and own_address_towards(shard.host)) or own for shard in shards]
-            leaves = start_switch(at, options, credentials=credentials, parents=shards)
+            leaves = start_switch(at, options, credentials=credentials, parents=shards, rank=rank)
             started = self._started.setdefault(secret, _Started())
             started.users = max(started.users, 1)
             started.leaves = leaves

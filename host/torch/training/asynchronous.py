@@ -77,7 +77,7 @@ class AsynchronousOptimizer:
         hooks; CollectiveMismatchError when ranks have unlike options or an optimizer of unlike state; at a newcomer
         what newcomer.come_in raises."""
         if rounds < 1:
-            raise ConfigurationError(f"rounds = {rounds}; training takes at least one")
+            raise ConfigurationError(f"rounds = {rounds}; training takes at least one", "rounds")
         _check_steps_alone(optimizer)
         if schedule is not None and not all("lr" in group for group in optimizer.param_groups):
             raise ConfigurationError(

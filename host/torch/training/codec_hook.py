@@ -68,7 +68,10 @@ class CodecState:
     ) -> None:
         found = group if group is not None else dist.group.WORLD
         if not isinstance(found, FaninProcessGroup):
-            raise ConfigurationError("codec_hook needs a group whose backend is 'fanin'")
+            raise ConfigurationError(
+                "codec_hook needs a group whose backend is 'fanin'"
+                ". Remedy: init_process_group('fanin'), or that group as process_group"
+            )
         if found.options.on_worker_loss == "continue":
             raise ConfigurationError(
                 "codecs are for jobs that end with the first rank that is lost (on_worker_loss='raise'): what a lost "
@@ -268,7 +271,9 @@ class CodecState:
         names = tuple(self._name(parameter) for parameter in parameters) if self._names else ()
         place = Place(self.group.rank(), self.group.size(), shapes, index, names=names)
         if place.count != gradients.numel():
-            raise UnsupportedError(f"bucket {index} has {gradients.numel()} elements and parameters of {place.count}")
+            raise UnsupportedError(
+                f"bucket {index} has {gradients.numel()} elements and parameters of {place.count}. Remedy: report it"
+            )
         self._agree(place)
         made = self._buckets[index] = Bucket(
             self.codec, place, own, device=None if encoder is None else gradients.device, encoder=encoder

@@ -22,7 +22,7 @@ from fanin.numerics.reduction import EXACT
 def check_weight(weight: float) -> float:
     """Return a weight as a float. ConfigurationError unless it is finite, at least 0 and below 1e30."""
     if not (math.isfinite(weight) and 0 <= weight < 1e30):
-        raise ConfigurationError(f"weight = {weight}; must be in 0..1e30")
+        raise ConfigurationError(f"weight = {weight}; must be in 0..1e30", "weight")
     return float(weight)
 
 

@@ -217,7 +217,7 @@ class Federated:
         After the last round the delta is dropped, and counted as `at the end`. Raises the session's failure.
         """
         if self._start is None or self._began_s is None:
-            raise ConfigurationError("hand_in without begin: there is no delta")
+            raise ConfigurationError("hand_in without begin: there is no delta. Remedy: call begin before each hand_in")
         seconds = time.monotonic() - self._began_s
         delta, self._start = self._start - self._part.flat(), None
         self._turns += 1

@@ -40,7 +40,9 @@ class DeepLayers:
     ) -> None:
         """`rounds` of the rest of the model; ConfigurationError where none of them carries deep layers."""
         if rounds < every:
-            raise ConfigurationError(f"deep layers travel every {every} rounds, and there are {rounds}")
+            raise ConfigurationError(
+                f"deep layers travel every {every} rounds, and there are {rounds}", "every, or rounds"
+            )
         self._every, self._rounds = every, rounds // every
         self._lock = threading.Lock()
         """Guards what the two threads exchange: the training's, and the engine's that calls `meet`."""

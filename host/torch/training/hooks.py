@@ -35,7 +35,10 @@ class LanesState:
             lanes_number(lanes)
         found = group if group is not None else dist.group.WORLD
         if not isinstance(found, FaninProcessGroup):
-            raise ConfigurationError("lanes_hook needs a group whose backend is 'fanin'")
+            raise ConfigurationError(
+                "lanes_hook needs a group whose backend is 'fanin'"
+                ". Remedy: init_process_group('fanin'), or that group as process_group"
+            )
         self.group = found
         self.lanes = lanes
         self.error_feedback = error_feedback

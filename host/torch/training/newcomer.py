@@ -212,7 +212,7 @@ def _take_place(group: FaninProcessGroup, terms: StaleTerms, name: str) -> Sessi
         starts_switch=not group.options.switches,
     )
     while True:
-        if job_state(group.switch, name, given, group.credentials) != RUNNING:
+        if job_state(group.switch, name, given, group.credentials, rank=group.rank()) != RUNNING:
             raise _over(group, name)
         try:
             session = Session.join(joins)

@@ -103,7 +103,10 @@ def _local(name: str, tensor: Tensor, sharded: bool) -> Tensor:
             )
         tensor = tensor.to_local()
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise UnsupportedError(f"check_replicas: {name!r} is sparse, quantized or a meta tensor, which have no bytes")
+        raise UnsupportedError(
+            f"check_replicas: {name!r} is sparse, quantized or a meta tensor, which have no bytes"
+            ". Remedy: compare the model without it"
+        )
     return tensor
 
 

@@ -302,7 +302,8 @@ def _codec(text: str) -> Lanes | Chosen:
         raise ConfigurationError(
             f"gradients = {text!r}: a reduce-scatter goes through lanes alone ('8/8', '4/8', '16', "
             "'lanes:4/8:feedback=False'), or through a codec that chooses elements (sketched, agreed_blocks, "
-            "random_coordinates), since the gradients of a group have no shapes any more"
+            "random_coordinates), since the gradients of a group have no shapes any more",
+            "gradients",
         )
     if codec.stochastic:
         raise ConfigurationError(

@@ -247,6 +247,7 @@ def groups_of(model: nn.Module) -> list[ShardGroup]:
     if not isinstance(model, nn.Module):
         raise ConfigurationError(
             f"shard_codecs takes the module that fully_shard was given, not a {type(model).__name__}"
+            ". Remedy: pass that module"
         )
     found: list[ShardGroup] = []
     known: set[int] = set()
@@ -284,14 +285,14 @@ def _fanin(group: Any, name: str, what: str) -> FaninProcessGroup:
     if not isinstance(group, FaninProcessGroup):
         backend = getattr(group, "name", lambda: type(group).__name__)()
         raise ConfigurationError(
-            f"{name!r}: the group of its {what} has backend {backend!r}. shard_codecs needs 'fanin': "
+            f"{name!r}: the group of its {what} has backend {backend!r}, and shard_codecs needs 'fanin'. Remedy: "
             "init_process_group('fanin') and init_device_mesh(...) after it; over another backend use "
             "MixedPrecisionPolicy for fewer bytes"
         )
     if group.options.on_worker_loss == "continue":
         raise ConfigurationError(
             "codecs are for jobs that end with the first rank that is lost (on_worker_loss='raise'): the shards of a "
-            "lost rank are lost with it"
+            "lost rank are lost with it. Remedy: leave out on_worker_loss='continue'"
         )
     return group
 

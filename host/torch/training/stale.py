@@ -68,7 +68,7 @@ class StaleOptions:
         if self.lanes is not None:
             lanes_number(self.lanes)
         if self.bound is not None and self.bound < 0:
-            raise ConfigurationError(f"bound = {self.bound}; must not be negative")
+            raise ConfigurationError(f"bound = {self.bound}; must not be negative", "bound")
         if self.patience_s is not None and not self.patience_s > 0:
             raise ConfigurationError(
                 f"patience_s = {self.patience_s}; must be above 0. Remedy: seconds, or None for the group's timeout"
@@ -133,7 +133,10 @@ def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> 
     """
     found = group if group is not None else dist.group.WORLD
     if not isinstance(found, FaninProcessGroup) or (found.session is None and not found.outside):
-        raise ConfigurationError("stale training needs a group of at least two ranks whose backend is 'fanin'")
+        raise ConfigurationError(
+            "stale training needs a group of at least two ranks whose backend is 'fanin'"
+            ". Remedy: init_process_group('fanin') with two ranks or more"
+        )
     if found.outside and not newcomers:
         raise UnsupportedError(
             f"rank {found.rank()} came into job {found.job_name!r} while it ran: stale synchronous training takes no "

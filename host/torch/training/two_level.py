@@ -70,9 +70,12 @@ class TwoLevelState:
     ) -> None:
         found = group if group is not None else dist.group.WORLD
         if not isinstance(found, FaninProcessGroup):
-            raise ConfigurationError("two_level_hook needs a group whose backend is 'fanin'")
+            raise ConfigurationError(
+                "two_level_hook needs a group whose backend is 'fanin'"
+                ". Remedy: init_process_group('fanin'), or that group as process_group"
+            )
         if inside not in ("nccl", "gloo"):
-            raise ConfigurationError(f"inside = {inside!r}; must be 'nccl' or 'gloo'")
+            raise ConfigurationError(f"inside = {inside!r}; must be 'nccl' or 'gloo'", "inside")
         if found.options.on_worker_loss == "continue" or found.options.fallback != "raise":
             raise ConfigurationError(
                 "two_level_hook is for jobs that end with the first rank or switch that is lost: a group inside a host "

@@ -108,7 +108,8 @@ class ElasticLocalSteps(LocalSteps):
         if overlap >= rule.shortest and overlap:
             raise ConfigurationError(
                 f"overlap = {overlap}; with members that come and go it must be below the shortest period, "
-                f"{rule.shortest}, so that a fragment has one meeting under way"
+                f"{rule.shortest}, so that a fragment has one meeting under way",
+                "overlap",
             )
         trained = parameters.trained(optimizer)
         if any(isinstance(each, DTensor) for each in trained):

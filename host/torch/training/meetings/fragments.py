@@ -107,7 +107,7 @@ def divide(parameters: Sequence[torch.Tensor], fragments: int) -> list[Fragment]
         shape = tuple(local(each).shape)
         rows.append((each, shape[0], shape[1:]) if shape else (each, 1, ()))
     if sum(count for _, count, _ in rows) < fragments:
-        raise ConfigurationError(f"{fragments} fragments of a model with fewer rows of parameters")
+        raise ConfigurationError(f"{fragments} fragments of a model with fewer rows of parameters", "fragments")
     total = sum(count * math.prod(shape) for _, count, shape in rows)
     ends = [total * (number + 1) // fragments for number in range(fragments)]
     found: list[list[Segment]] = [[]]
@@ -124,5 +124,7 @@ def divide(parameters: Sequence[torch.Tensor], fragments: int) -> list[Fragment]
             if at >= ends[len(found) - 1] and len(found) < fragments:
                 found.append([])
     if not all(found):
-        raise ConfigurationError(f"{fragments} fragments of {total} elements: rows are too large to fill each")
+        raise ConfigurationError(
+            f"{fragments} fragments of {total} elements: rows are too large to fill each", "fragments"
+        )
     return [Fragment(tuple(each)) for each in found]

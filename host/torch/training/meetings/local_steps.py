@@ -301,7 +301,9 @@ class LocalSteps:
             self._exchanges[action.number] = self._exchange(action, part)
         except BaseException as error:  # some of it may have been sent, so nothing can go on after it
             if interrupts(error) or not isinstance(error, Exception):
-                self._failure = FaninError(f"a meeting was interrupted while it was launched: {error!r}")
+                self._failure = FaninError(
+                    f"a meeting was interrupted while it was launched: {error!r}. Remedy: start again from a checkpoint"
+                )
             else:
                 self._failure = error
             raise

@@ -143,7 +143,9 @@ class Members:
         assert isinstance(options, Options)
         _check(count, given.get("least", 1))
         if not 0 < port < 1 << 16:
-            raise ConfigurationError(f"Members.from_environment: MASTER_PORT={port}; must be in 1..65535")
+            raise ConfigurationError(
+                f"Members.from_environment: MASTER_PORT={port}; must be in 1..65535", "MASTER_PORT"
+            )
         serves = os.environ.get("RANK") == "0" and os.environ.get(AGENT_STORE) != "True"
         within = timedelta(seconds=options.join_timeout_s)
         try:
@@ -175,8 +177,8 @@ class Members:
             theirs = self._store.compare_set("facts", "", said).decode()
             if theirs != said:
                 raise ConfigurationError(
-                    f"this process cannot take part in training {self._name!r}: "
-                    f"{difference([json.loads(theirs), facts], *ALIKE)} (rank 0 is whoever began, rank 1 this process)"
+                    f"this process (rank 1 below; rank 0 is whoever began) cannot take part in training "
+                    f"{self._name!r}: {difference([json.loads(theirs), facts], *ALIKE)}"
                 )
             self._store.compare_set("record", "", to_text(BEGINNING))
             self.id = self._store.add("came", 1) - 1
@@ -328,7 +330,7 @@ class Members:
 
 def _check(founders: object, least: object) -> None:
     if not all(isinstance(each, int) and each >= 1 for each in (founders, least)):
-        raise ConfigurationError(f"founders = {founders}, least = {least}; must be at least 1")
+        raise ConfigurationError(f"founders = {founders}, least = {least}; must be at least 1", "founders and least")
 
 
 def _variable(name: str) -> str:

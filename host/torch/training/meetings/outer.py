@@ -54,7 +54,8 @@ class Outer:
         if not legal or not gap or (self.nesterov and not self.momentum):
             raise ConfigurationError(
                 f"{self}: lr, clip and gap (or 'measured') must be above 0, momentum in 0..1 and below 1, and above 0 "
-                "with nesterov"
+                "with nesterov",
+                "the outer optimizer",
             )
 
 

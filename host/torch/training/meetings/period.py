@@ -72,7 +72,8 @@ class Quadratic(Period):
         if not (self.alpha >= 0 and self.warmup >= 0 and (self.total is None or self.total >= 1)):
             raise ConfigurationError(
                 f"Quadratic: alpha = {self.alpha}, warmup = {self.warmup}, total = {self.total}; alpha and warmup must "
-                "be at least 0, and total 1"
+                "be at least 0, and total 1",
+                "the rule",
             )
 
     def steps(self, step: int, learning_rate: float) -> int:
@@ -97,4 +98,4 @@ class Quadratic(Period):
 def check_count(name: str, count: int) -> None:
     """Raise ConfigurationError unless `count` is a whole number of steps in 1..LONGEST_STEPS."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= LONGEST_STEPS:
-        raise ConfigurationError(f"{name} = {count!r}; must be a whole number of steps in 1..{LONGEST_STEPS}")
+        raise ConfigurationError(f"{name} = {count!r}; must be a whole number of steps in 1..{LONGEST_STEPS}", name)

@@ -32,18 +32,21 @@ class Plan:
         if not 1 <= self.fragments <= shortest:
             raise ConfigurationError(
                 f"fragments = {self.fragments}; must be in 1..{shortest}, the shortest period of {self.period}, since "
-                "each fragment meets once in a period"
+                "each fragment meets once in a period",
+                "fragments",
             )
         if not 0 <= self.overlap <= shortest:
             raise ConfigurationError(
                 f"overlap = {self.overlap}; must be in 0..{shortest}, the shortest period of {self.period}, since a "
-                "fragment's meeting is over before its next one"
+                "fragment's meeting is over before its next one",
+                "overlap",
             )
         legal = self.mix == "keep" if isinstance(self.mix, str) else 0 <= self.mix < 1
         if not legal or (self.mix and not self.overlap):
             raise ConfigurationError(
                 f"mix = {self.mix!r}; must be 'keep', or in 0..1 and below 1, and 0 without overlap, where replicas "
-                "are alike after every meeting"
+                "are alike after every meeting",
+                "mix",
             )
         if self.quorum is not None:
             self._check_quorum()
@@ -51,7 +54,8 @@ class Plan:
     def _check_quorum(self) -> None:
         if self.quorum is not None and (self.quorum < 1 or not 1 <= self.staleness <= 1024):
             raise ConfigurationError(
-                f"quorum = {self.quorum}, staleness = {self.staleness}; at least 1 worker, and 1..1024 meetings"
+                f"quorum = {self.quorum}, staleness = {self.staleness}; at least 1 worker, and 1..1024 meetings",
+                "quorum and staleness",
             )
         if self.fragments > 1 or self.overlap or self.outer.gap != 1.0 or not self.codec.startswith("lanes:"):
             raise ConfigurationError(

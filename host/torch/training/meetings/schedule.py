@@ -68,7 +68,9 @@ class Schedule:
 
     def __init__(self, fragments: int = 1, overlap: int = 0) -> None:
         if fragments < 1 or overlap < 0:
-            raise ConfigurationError(f"{fragments} fragments, overlap {overlap}; at least 1, and 0 steps")
+            raise ConfigurationError(
+                f"{fragments} fragments, overlap {overlap}; at least 1, and 0 steps", "fragments and overlap"
+            )
         self.fragments = fragments
         self.overlap = overlap
         self.step = 0
