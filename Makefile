@@ -103,7 +103,7 @@ fuzz: $(VENV)/tools.stamp ## libFuzzer on every native parser (skipped, by name,
 fuzz-control: $(VENV)/dev.stamp ## 10,000,000 mutated messages at the controllers, in virtual time (about two hours)
 	FANIN_FUZZ_MESSAGES=$${FANIN_FUZZ_MESSAGES:-10000000} $(VENV)/bin/python -m pytest tests/hostile/test_control_fuzz.py -q --timeout 0
 
-simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, in trains, twin, and six planted defects that must be found
+simulate: $(VENV)/dev.stamp ## Thousands of schedules in virtual time: native, in trains, twin, and seven planted defects that must be found
 	$(VENV)/bin/fanin simulate --native --search 5000
 	$(VENV)/bin/fanin simulate --trains --search 500
 	$(VENV)/bin/fanin simulate --python --search 500 --seed 100000

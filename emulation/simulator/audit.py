@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fanin.emulation.simulator.leaf_ledger import LeafLedger
+from fanin.emulation.simulator.leaf_trains import TrainLeaf
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.violations import IsolationError, MemoryBoundError
@@ -60,9 +61,14 @@ class SwitchAuditor:
             for ledger in self.ledgers.values():
                 ledger.counted()
                 ledger.settle()
-        elif touched is not None:
+        elif touched is not None and not self._amid_train:
             touched.settle()
             self._weigh(touched)
+
+    @property
+    def _amid_train(self) -> bool:
+        """Whether the machine keeps what it has to send until a train has ended, which is a step of its own."""
+        return isinstance(self._machine, TrainLeaf) and self._machine.amid_train
 
     def _take_in(self, data: bytes, source: int) -> JobLedger | None:
         """Enter a packet that the machine received; returns the ledger in which it may have changed a slot, or None."""

@@ -1,7 +1,8 @@
-"""Six switch machines with one defect each, which show that the simulator can find defects.
+"""Seven switch machines with one defect each, which show that the simulator can find defects.
 
-Each is the Python twin with a small change. `hunt` runs drawn schedules against one until a checker objects; it must
-succeed within MAX_SCHEDULES, from any seed on, or the build fails.
+Each is the Python twin with a small change; the last is a leaf's, in trains (leaf_trains.py). `hunt` runs drawn
+schedules against one until a checker objects; it must succeed within MAX_SCHEDULES, from any seed on, or the build
+fails.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fanin.emulation.simulator.chaos import draw
+from fanin.emulation.simulator.chaos import Chaos, draw
+from fanin.emulation.simulator.leaf_trains import TrainLeaf
 from fanin.emulation.simulator.machines import SwitchType
 from fanin.emulation.simulator.simulation import simulate
+from fanin.emulation.simulator.trains import Train
 from fanin.emulation.simulator.violations import ViolationError
-from fanin.protocol.wire import Packet, Reason
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind, Packet, Reason
 from fanin.switch.machine.slot_machine import (
     PLAIN,
     Arrived,
@@ -114,6 +117,24 @@ class MixesGenerations(SwitchMachine):
         return super()._objection(job, dataclasses.replace(packet, generation=job.spec.generation), data, source)
 
 
+class RepeatsWords(SwitchMachine):
+    """Takes a contribution that follows another one of its sender in a train for a copy of it but for the header."""
+
+    def receive_datagrams(self, datagrams: Train, now: float) -> None:
+        """Take in a train."""
+        before: tuple[bytes, int] = b"", -1
+        for data, source in datagrams:
+            alike = len(data) == len(before[0]) > HEADER_BYTES and source == before[1]
+            if alike and data[OFFSET_KIND] == Kind.CONTRIBUTION == before[0][OFFSET_KIND]:
+                data = data[:HEADER_BYTES] + before[0][HEADER_BYTES:]
+            self.receive_datagram(data, source, now)
+            before = data, source
+
+    def regular(self) -> int:
+        """Number of datagrams that were handled as part of a run: none are."""
+        return 0
+
+
 DEFECTS: dict[str, SwitchType] = {
     "forgets a tag": machine_of(ForgetsATag),
     "history of S_max + 1": machine_of(RemembersTooLittle),
@@ -122,6 +143,13 @@ DEFECTS: dict[str, SwitchType] = {
     "skips the pass rule": machine_of(SkipsThePassRule),
     "mixes two generations": MixesGenerations,
 }
+LEAF_DEFECTS: dict[str, SwitchType] = {
+    "repeats words in a leaf's train": lambda memory_bytes: TrainLeaf(
+        SwitchMachine(memory_bytes), RepeatsWords(memory_bytes)
+    ),
+}
+"""Defects of leaves alone, which are hunted with schedules that have trees."""
+HUNTED = (*DEFECTS, *LEAF_DEFECTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +166,11 @@ def hunt(defect: str, first_seed: int) -> Catch | None:
     """Run schedules from `first_seed` on against a defect until a checker objects; None after MAX_SCHEDULES."""
 
     def run(seed: int) -> None:
-        simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
+        if defect in LEAF_DEFECTS:
+            in_trees = draw(seed, Chaos(trains=True, trees=1.0))
+            simulate(in_trees, seed, kind="python", leaf=LEAF_DEFECTS[defect])
+        else:
+            simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
 
     return first_catch(defect, run, first_seed, MAX_SCHEDULES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fanin.emulation.simulator.leaf_trains import TrainLeaf
 from fanin.emulation.simulator.machines import Switch
 from fanin.emulation.simulator.peer_addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
@@ -52,6 +53,10 @@ class LeafHost(SwitchHost):
         )
         return self._leaf
 
+    def _end_train(self) -> None:
+        if self._node is not None and isinstance(self.machine, TrainLeaf) and self.machine.amid_train:
+            self._network.wake(self._node)
+
     def _dispatch(self) -> None:
         super()._dispatch()
         for _, request in self._leaf.messages_to_parent():
@@ -70,6 +75,7 @@ class LeafHost(SwitchHost):
     def replied(self, peer: bytes, reply: control.Reply) -> None:
         """Implements the protocol `switch_host.Client`."""
         if self._node is not None and peer == self._peer:
+            self._end_train()
             self._leaf.receive_from_parent(reply, self._network.queue.now, CALLER.key)
             self._dispatch()
 

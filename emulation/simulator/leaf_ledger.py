@@ -35,6 +35,9 @@ class LeafLedger(JobLedger):
         self.parent = parent
         self._ascended = [-1] * spec.slots
         """By slot, the newest round whose sum the leaf has sent up; -1: none yet."""
+        self._told: list[list[int]] = [[] for _ in range(spec.slots)]
+        """By slot, the audience of the newest closed round when its result came from the parent. A leaf in trains sends
+        it later (leaf_trains.py), when a worker may have left."""
 
     @property
     def whole(self) -> JobLedger:
@@ -66,7 +69,10 @@ class LeafLedger(JobLedger):
         """Note a packet from the parent. Without a worker to get the result, only the counter shows a closed round."""
         before = self._counters["rounds"]
         self.counted()
-        if self._counters["rounds"] > before and packet.kind in (Kind.RESULT, Kind.ANSWER) and not self._audience():
+        if self._counters["rounds"] == before or packet.kind not in (Kind.RESULT, Kind.ANSWER):
+            return
+        self._told[packet.slot] = self._audience()
+        if not self._told[packet.slot]:
             self._close(self.slots[packet.slot], packet, f"{self}: slot {packet.slot}, result {packet.base}")
 
     def result(self, packet: Packet, destinations: Sequence[int]) -> None:
@@ -78,7 +84,8 @@ class LeafLedger(JobLedger):
         # then the parent has sent no words, or words that no worker here keeps
         all_bare = slot.bare & self.live == self.live
         has_words = bool(descended) and len(descended[0].words) > 0 and (len(packet.words) > 0 or not all_bare)
-        self._check_audience(slot, packet, destinations, what, has_words=has_words or bool(packet.flags & Flag.BARE))
+        has_words = has_words or bool(packet.flags & Flag.BARE)
+        self._check_audience(slot, packet, destinations, what, self._told[packet.slot], has_words=has_words)
         if packet.bitmap != slot.accepted.get(slot.open, 0):
             raise ConservationError(
                 f"{what} has bitmap {packet.bitmap:#x}, not {slot.accepted.get(slot.open, 0):#x}: what was accepted"

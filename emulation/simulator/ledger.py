@@ -297,16 +297,23 @@ class JobLedger:
                 f"{what} is not what was accepted: contributors, codes, bitmap, lanes {facts} and words "
                 f"{words[:4].tolist()}..., but it has {told} and {packet.words[:4].tolist()}..."
             )
-        self._check_audience(slot, packet, destinations, what, has_words=has_words)
+        self._check_audience(slot, packet, destinations, what, self._audience(), has_words=has_words)
         slot.close()
 
     def _check_audience(
-        self, slot: SlotLedger, packet: Packet, destinations: Sequence[int], what: str, *, has_words: bool
+        self,
+        slot: SlotLedger,
+        packet: Packet,
+        destinations: Sequence[int],
+        what: str,
+        audience: Sequence[int],
+        *,
+        has_words: bool,
     ) -> None:
-        """Check that the first multicast of a round went to exactly those addresses that it is for."""
+        """Check that the first multicast of a round went to exactly those addresses of the audience that it is for."""
         bare = {self.sources[worker] for worker in self.sources if has_words and slot.bare >> worker & 1}
-        keepers = [each for each in self._audience() if each not in bare]
-        others = [each for each in self._audience() if each in bare]
+        keepers = [each for each in audience if each not in bare]
+        others = [each for each in audience if each in bare]
         wanted = others if packet.flags & Flag.BARE else keepers
         if sorted(destinations) != wanted or (packet.flags & Flag.BARE and keepers):
             raise AgreementError(f"{what} went to {sorted(destinations)}; it is for {keepers}, and bare for {others}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from fanin.emulation.simulator.leaf_trains import TrainLeaf
 from fanin.emulation.simulator.machines import Kind, SwitchType, Worker, WorkerType
 from fanin.emulation.simulator.trains import SwitchInTrains, TrainSwitch, TrainWorker, WorkerInTrains
 from fanin.extension import native_extension
@@ -19,6 +20,14 @@ def switch_type(kind: Kind) -> SwitchType:
     if kind != "trains":
         return make
     return lambda memory_bytes: TrainSwitch(make(memory_bytes), cast("SwitchInTrains", make(memory_bytes)))
+
+
+def leaf_type(kind: Kind) -> SwitchType:
+    """The switch machine of that kind, for leaves. ConfigurationError if it is native and not built."""
+    if kind != "trains":
+        return switch_type(kind)
+    make = switch_type("native")
+    return lambda memory_bytes: TrainLeaf(make(memory_bytes), cast("SwitchInTrains", make(memory_bytes)))
 
 
 def worker_type(kind: Kind) -> WorkerType:

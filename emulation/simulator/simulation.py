@@ -16,7 +16,7 @@ from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.leaf_host import LeafHost
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
-from fanin.emulation.simulator.machine_kinds import switch_type, worker_type
+from fanin.emulation.simulator.machine_kinds import leaf_type, switch_type, worker_type
 from fanin.emulation.simulator.machines import Kind, SwitchType
 from fanin.emulation.simulator.peer_addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.recorder import Recorder
@@ -70,14 +70,16 @@ def simulate(
     *,
     kind: Kind = "native",
     switch: SwitchType | None = None,
+    leaf: SwitchType | None = None,
     show: Callable[[str], None] | None = None,
     pcap: PcapWriter | None = None,
 ) -> Report:
-    """Run until all jobs are complete. A ViolationError says what does not hold; `switch` replaces the switch machine.
+    """Run until all jobs are complete. A ViolationError says what does not hold.
 
+    `switch` replaces the switch machine, and `leaf` that of leaves; `leaf` is `switch` if it is left out.
     `show` gets a line per packet and event, `pcap` every packet that is sent.
     """
-    return Simulation(scenario, seed, kind=kind, switch=switch, show=show, pcap=pcap).run()
+    return Simulation(scenario, seed, kind=kind, switch=switch, leaf=leaf, show=show, pcap=pcap).run()
 
 
 class Simulation:
@@ -90,6 +92,7 @@ class Simulation:
         *,
         kind: Kind = "native",
         switch: SwitchType | None = None,
+        leaf: SwitchType | None = None,
         show: Callable[[str], None] | None = None,
         pcap: PcapWriter | None = None,
     ) -> None:
@@ -106,7 +109,7 @@ class Simulation:
         setup = SwitchSetup(
             network=self.network,
             make=switch or switch_type(kind),
-            make_leaf=switch or switch_type("native" if kind == "trains" else kind),
+            make_leaf=leaf or switch or leaf_type(kind),
             dice=dice,
             memory_bytes=scenario.memory_bytes,
             liveness_timeout_s=scenario.liveness_timeout_s,

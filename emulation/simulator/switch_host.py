@@ -174,6 +174,7 @@ class SwitchHost:
     def hung_up(self, peer: bytes) -> None:
         """Tell the controller that the client's connection has ended."""
         if self._node is not None:
+            self._end_train()
             self.controller.hung_up(peer, self._network.queue.now)
             self._dispatch()
 
@@ -181,6 +182,7 @@ class SwitchHost:
         network, node = self._network, self._node
 
         def arrives(request: control.Request) -> None:
+            self._end_train()
             self.controller.receive(peer, request, network.queue.now, CALLER)
             self._dispatch()
 
@@ -194,6 +196,9 @@ class SwitchHost:
             ControlChannel(network.queue, upwards_blocked, arrives),
             ControlChannel(network.queue, downwards_blocked, lambda reply: client.replied(peer, reply)),
         )
+
+    def _end_train(self) -> None:
+        """Have the machine send all that it has before the controller acts; nothing waits but in a leaf."""
 
     def _dispatch(self) -> None:
         for peer, reply in self.controller.messages_to_send():
@@ -211,6 +216,7 @@ class SwitchHost:
             self._network.queue.after(CONTROL_RETRY_S, self._ring, life, armed_at)
             return
         self._armed_at = float("inf")
+        self._end_train()
         self.controller.handle_timer(self._network.queue.now)
         self._dispatch()
 

@@ -7,7 +7,7 @@ Rules of this file
 * A switch is judged datagram by datagram (audit.py), which a train has no room for. So there are two: the first takes
   the datagrams one by one, is judged, and does all that the others see. The second takes the trains. After each, both
   must have sent, reported and counted the same.
-* Leaves get no trains: what a leaf sends up has order numbers, which depend on what else it sends at that instant.
+* A leaf's order numbers depend on when it is asked what it sends; leaf_trains.py compares its two machines.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TrainSwitch:
         if self._train:
             self._sent += sent
         else:
-            _same("sent", sent, self._in_trains.datagrams_to_send(now))
+            same("sent", sent, self._in_trains.datagrams_to_send(now))
         return sent
 
     def next_timer(self) -> float | None:
@@ -160,7 +160,7 @@ class TrainSwitch:
         """The first machine's next event."""
         event = self._singly.next_event()
         if not self._train:
-            _same("reported", event, self._in_trains.next_event())
+            same("reported", event, self._in_trains.next_event())
         elif event is not None:
             self._events.append(event)
         return event
@@ -170,13 +170,13 @@ class TrainSwitch:
             return
         self._in_trains.receive_datagrams(self._train, self._at_s)
         sent = self._parts(self._in_trains.datagrams_to_send(self._at_s))
-        _same("sent", self._parts(self._sent), sent, _in_words)
+        same("sent", self._parts(self._sent), sent, in_words)
         events = iter(self._in_trains.next_event, None)
-        _same("reported", self._events, list(events))
-        _same("timer", self._singly.next_timer(), self._in_trains.next_timer())
+        same("reported", self._events, list(events))
+        same("timer", self._singly.next_timer(), self._in_trains.next_timer())
         for job in self._singly.jobs():
-            _same("counted", _counts(self._singly, job), _counts(self._in_trains, job))
-            _same("members", self._singly.members(job), self._in_trains.members(job))
+            same("counted", _counts(self._singly, job), _counts(self._in_trains, job))
+            same("members", self._singly.members(job), self._in_trains.members(job))
         self._train, self._sent, self._events = [], [], []
 
     def _parts(self, datagrams: Train) -> Train:
@@ -259,14 +259,14 @@ def _counts(machine: Switch, job: int) -> dict[str, int]:
     return {name: count for name, count in machine.job_counters(job).items() if name not in IN_RUNS}
 
 
-def _in_words(train: Train) -> list[str]:
+def in_words(train: Train) -> list[str]:
     return [f"to {destination}: {describe(data)} {data[HEADER_BYTES:].hex()}" for data, destination in train]
 
 
 T = TypeVar("T")
 
 
-def _same(what: str, singly: T, in_trains: T, in_words: Callable[[T], object] = repr) -> None:
+def same(what: str, singly: T, in_trains: T, in_words: Callable[[T], object] = repr) -> None:
     """Raise TrainError unless both machines have done the same."""
     if singly != in_trains:
         raise TrainError(

@@ -102,7 +102,7 @@ class Network:
         for data, source in backlog:
             self._give(node, data, source)
         if not node.gone:
-            self._wake(node)
+            self.wake(node)
             self.speak(node)
 
     # --- paths ---
@@ -123,6 +123,18 @@ class Network:
         """Let a machine send and report after a call that gave it something to do."""
         if not node.paused and not node.gone:
             self._finish_step(node, None)
+
+    def wake(self, node: Node) -> None:
+        """Give a machine the time if its timer is due, or else arm its timer."""
+        at = node.machine.next_timer()
+        if at is None:
+            return
+        if at <= self.queue.now:
+            node.machine.handle_timer(self.queue.now)
+            self._finish_step(node, None)
+        elif at < node.armed_at:
+            node.armed_at = at
+            self.queue.at(at, self._ring, node, at)
 
     # --- steps ---
 
@@ -148,19 +160,7 @@ class Network:
             return
         node.armed_at = NEVER
         if not node.paused:
-            self._wake(node)
-
-    def _wake(self, node: Node) -> None:
-        """Give a machine the time if its timer is due, or else arm its timer."""
-        at = node.machine.next_timer()
-        if at is None:
-            return
-        if at <= self.queue.now:
-            node.machine.handle_timer(self.queue.now)
-            self._finish_step(node, None)
-        elif at < node.armed_at:
-            node.armed_at = at
-            self.queue.at(at, self._ring, node, at)
+            self.wake(node)
 
     # --- packets ---
 

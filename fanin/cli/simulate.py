@@ -100,9 +100,9 @@ def simulate(
     elif scale:
         facts = _scale(say)
     elif canary:
-        from fanin.emulation.simulator.canary import DEFECTS, MAX_SCHEDULES, hunt
+        from fanin.emulation.simulator.canary import HUNTED, MAX_SCHEDULES, hunt
 
-        facts = _hunt(DEFECTS, hunt, MAX_SCHEDULES, canary, seed, say)
+        facts = _hunt(HUNTED, hunt, MAX_SCHEDULES, canary, seed, say)
     elif search:
         facts = _search(seed, search, kind, given, count, say)
     else:
