@@ -8,7 +8,9 @@ shard's, and shard n is at card n // hosts of host n % hosts.
     fault | what happens
     ------+-----------------------------------------------------------------------------------------------------------
     card  | nothing passes any more between a host and the others through one of its cards
-    flaps | the same, for FLAP_S, which is shorter than any timeout
+    flaps | the same, for a time: FLAP_S, which is shorter than any timeout, or, in jobs that go on without lost ranks,
+          | also one that is near a timeout, or longer
+    mute  | nothing that a host sends through one of its cards arrives any more; what others send to it does
 
 What must hold
 --------------
@@ -50,8 +52,11 @@ from fanin.host.session.survivor import Survivor
 from fanin.protocol.job import OnWorkerLoss
 
 FLAP_S = LIVENESS_TIMEOUT_S / 4
-CardFaultKind = Literal["card", "flaps"]
+CardFaultKind = Literal["card", "flaps", "mute"]
 CARD_KINDS: tuple[CardFaultKind, ...] = ("card", "card", "card", "flaps")
+KINDS_WITHOUT_RANKS: tuple[CardFaultKind, ...] = ("card", "card", "flaps", "mute")
+"""Kinds that are drawn for jobs that go on without lost ranks; repeated ones are drawn more often."""
+FLAPS_WITHOUT_RANKS_S = (FLAP_S, 0.95 * LIVENESS_TIMEOUT_S, LIVENESS_TIMEOUT_S, 1.2 * LIVENESS_TIMEOUT_S, 4.0)
 HOST_KINDS: tuple[FaultKind, ...] = ("dies", "halts", "kills", "power", "ends", "stops")
 
 
@@ -64,6 +69,8 @@ class CardFault:
     card: int
     at_s: float = 0.0
     after: Step | None = None
+    lasts_s: float = FLAP_S
+    """Time until a card that `flaps` is there again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +97,8 @@ class CardPlan:
 
     @property
     def networks_struck(self) -> set[int]:
-        """The networks that faults take something from for good; that of every host's card where a host is struck."""
-        found = {each.card for each in self.card_faults if each.kind == "card"}
+        """The networks that faults take something from for longer than FLAP_S; all of them where a host is struck."""
+        found = {each.card for each in self.card_faults if each.kind != "flaps" or each.lasts_s > FLAP_S}
         for each in self.faults:
             alone = each.kind in ("dies", "halts")
             found.update({each.host // self.hosts} if alone else range(self.cards))
@@ -112,8 +119,10 @@ def draw_cards(seed: int, *, leaves_out: bool = False) -> CardPlan:
             at_s += dice.choice((0.0, 0.0, 1.0, 3.0)) * dice.random()
         card = alone if dice.random() < 0.7 else dice.randrange(cards)
         if dice.random() < 0.75:
-            kind = dice.choice(CARD_KINDS)
-            card_faults.append(CardFault(kind=kind, host=dice.randrange(hosts), card=card, at_s=at_s, after=after))
+            kind = dice.choice(KINDS_WITHOUT_RANKS if leaves_out else CARD_KINDS)
+            lasts_s = dice.choice(FLAPS_WITHOUT_RANKS_S) if leaves_out else FLAP_S
+            host = dice.randrange(hosts)
+            card_faults.append(CardFault(kind=kind, host=host, card=card, at_s=at_s, after=after, lasts_s=lasts_s))
             continue
         strikes = dice.choice(HOST_KINDS)
         host = dice.randrange(hosts) + (card * hosts if strikes in ("dies", "halts") else 0)
@@ -150,6 +159,8 @@ class _CardRun(ShardRun):
         self.on_worker_loss: OnWorkerLoss = "continue" if plan.leaves_out else "raise"
         self._cut: set[tuple[int, int]] = set()
         """Hosts and cards through which nothing passes now."""
+        self._mute: set[tuple[int, int]] = set()
+        """Hosts and cards from which nothing arrives any more."""
         self._dead: set[tuple[int, int]] = set()
         """Hosts and cards through which nothing will ever pass again."""
         shards = ShardPlan(
@@ -170,11 +181,11 @@ class _CardRun(ShardRun):
 
     def _cut_off(self, fault: CardFault) -> None:
         self.recorder.note(f"fault: {fault}")
-        self._cut.add((fault.host, fault.card))
+        (self._mute if fault.kind == "mute" else self._cut).add((fault.host, fault.card))
         self._dead.update({(fault.host, fault.card)} if fault.kind == "card" else ())
         self._part_all()
         if fault.kind == "flaps":
-            self.queue.after(FLAP_S, self._mend, fault)
+            self.queue.after(fault.lasts_s, self._mend, fault)
 
     def _mend(self, fault: CardFault) -> None:
         if (fault.host, fault.card) not in self._dead:
@@ -199,9 +210,12 @@ class _CardRun(ShardRun):
         return rank != host and not self._cut.isdisjoint({(rank, card), (host, card)})
 
     def part(self, member: ShardMember) -> None:
-        blocked = int(self.apart(member.rank, member.number))
-        for one, other in ((member.address, member.host.address), (member.host.address, member.address)):
-            self.network.pipe(one, other).blocked = blocked
+        apart, (card, host) = self.apart(member.rank, member.number), divmod(member.number, self.plan.hosts)
+        for one, other, sender in (
+            (member.address, member.host.address, member.rank), (member.host.address, member.address, host),
+        ):  # fmt: skip
+            mute = member.rank != host and (sender, card) in self._mute
+            self.network.pipe(one, other).blocked = int(apart or mute)
 
     # --- what must hold ---
 

@@ -31,7 +31,7 @@ from fanin.protocol.events import (
 )
 from fanin.protocol.job import JobSpec, OnWorkerLoss
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.protocol.wire import VERSION
+from fanin.protocol.wire import VERSION, Reason
 
 CONNECT_TIMEOUT_S = 2.0
 """Longest silence of a shard that a rank joins."""
@@ -200,6 +200,8 @@ class ShardMember:
                 self._changed()
             elif isinstance(event, Ready):
                 self._be_ready()
+            elif isinstance(event, PacketRefused) and event.reason is Reason.EVICTED:
+                self._fail(WorkerLostError((self.rank,), f"rank {self.rank} was taken out at shard {self.number}"))
             elif isinstance(event, SwitchSilent | PathNarrowed | PacketRefused):
                 self._fail(SwitchLostError(f"shard {self.number}", str(event)))
             elif isinstance(event, MembersChanged):

@@ -104,6 +104,8 @@ class Refusal(str, enum.Enum):
     MEMORY = "memory"
     JOIN_TIMEOUT = "join-timeout"
     MEMBER_LOST = "member-lost"
+    EVICTED = "evicted"
+    """The rank was taken out of the job at this switch, and may be a member at others (Regroup)."""
     UNKNOWN_JOB = "unknown-job"
     PARENT = "parent"
     KEY = "key"

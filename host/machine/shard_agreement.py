@@ -9,11 +9,12 @@ clock: requests and times come out, replies and losses go in.
     SETTLING | SETTLING_S have passed                    | ASKING a shard that is left; STRANDED without any
     ASKING   | Regrouped, with enough shards             | AGREED
              | Regrouped, and too few are left           | STRANDED
-             | the shard is lost, or silent for          | ASKING the next one; STRANDED without any
-             | ANSWER_TIMEOUT_S                          |
+             | the shard is lost, silent for             | ASKING the next one; STRANDED without any
+             | ANSWER_TIMEOUT_S, or has evicted the rank |
              | another shard has more ranks              | ASKING that one
-             | Refused, or nothing else for the liveness | STRANDED
-             | timeout and AGREEMENT_GRACE_S             |
+             | Refused for another reason, or nothing    | STRANDED
+             | else for the liveness timeout and         |
+             | AGREEMENT_GRACE_S                         |
     AGREED   | the shard is lost, or has fewer ranks     | AGREED: passes it on to the next one
              | than another                              |
 
@@ -46,7 +47,7 @@ import enum
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from fanin.protocol.control import Refused, Regroup, Regrouped, Reply, Waiting
+from fanin.protocol.control import Refusal, Refused, Regroup, Regrouped, Reply, Waiting
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
@@ -180,6 +181,9 @@ class Agreement:
         match reply:
             case Waiting():
                 self.waiting = reply.missing
+            case Refused(code=Refusal.EVICTED.value):  # as if it was silent: others may still have this rank
+                self.refused = reply
+                self.lose(shard, now)
             case Refused():  # the others have gone on, and wait for nobody
                 self.refused = reply
                 self._strand(Why.REFUSED)
@@ -238,7 +242,7 @@ class Agreement:
             return
         self.stage = Stage.ASKING
         if self.asked is None:
-            self._strand(Why.NONE_LEFT)
+            self._strand(Why.NONE_LEFT if self.refused is None else Why.REFUSED)
 
     def _first_choice(self) -> int | None:
         left = [number for number in self._places if number not in self.lost]

@@ -121,10 +121,12 @@ class SurvivingSession(ShardedSession):
                 if self.inherited:
                     raise
             if not parts and deadline is not None and time.monotonic() >= deadline:
+                why = "a shard is lost, and the ranks have not yet agreed on how to go on"
+                if in_doubt:
+                    why = "it lacks a rank that some shards have lost, and others have not yet"
                 raise CollectiveTimeoutError(
                     f"Timed out: reduction {ticket} of job {self.job_name!r} is not done on rank {self.rank} after "
-                    f"{timeout_s:g} s: a shard is lost, and the ranks have not yet agreed on how to go on. Remedy: "
-                    "allow more time"
+                    f"{timeout_s:g} s: {why}. Remedy: allow more time"
                 )
             _ = self.failure  # look for failures of shards that have no part of this ticket, too
 

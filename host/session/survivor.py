@@ -33,7 +33,8 @@ Rules
 * No rank goes on alone: one that is not among the ranks agreed on, or cannot join the new job, raises.
 * A rank that has joined the new job at some shards, and has lost the others, is in the same state as a rank that has
   joined everywhere and loses these shards a moment later: such ranks agree with one another, in the new job.
-* If this rank alone has lost a shard, that shard loses this rank, and the others agree with it as above. It raises an
+* If this rank alone has lost a shard, that shard loses this rank, and the others agree with it as above. So they do if
+  a shard says that it has evicted this rank: packets pass in one direction alone, or pass again. This rank raises an
   error that names itself and that shard when they have not asked within the liveness timeout and AGREEMENT_GRACE_S.
 """
 
@@ -112,7 +113,7 @@ class Survivor:
     agreement_type = Agreement
     settling_s = SETTLING_S
     losses: tuple[type[FaninError], ...] = (SwitchLostError,)
-    """Failures at a shard that are its loss; others end the job."""
+    """Failures at a shard that are its loss, as is the loss of this rank there; others end the job."""
     leaves_out = True
     """Whether shards go on without ranks that they lose, so that sums may lack some."""
 
@@ -190,12 +191,12 @@ class Survivor:
         try:
             for at, part in deal(reduction, packet_elements, self.spread, kept.ticket):
                 dealt.append((at, self.members[self.shards[at]].submit(part), part))
-        except self.losses as error:
-            kept.parts = ()
-            self.lose({self.shards[at]: error}, now)
-            return
         except FaninError as error:
-            self.end(error)
+            kept.parts = ()
+            if self._is_loss(error):
+                self.lose({self.shards[at]: error}, now)
+            else:
+                self.end(error)
             return
         self.kept.dealt(kept, dealt)
 
@@ -241,7 +242,7 @@ class Survivor:
                 self._names[number],
                 f"rank {self.rank} of job {self.job!r}: {self.shard_names({number})} has lost ranks "
                 f"{', '.join(map(str, missed))}, and others have not: the path between them is dead. Remedy: look for "
-                "a firewall or a broken link there, then start the job again",
+                "a firewall, or a broken card or link, between the two",
             )
         self._lose_shards(failures, now)
 
@@ -261,11 +262,16 @@ class Survivor:
         """Take in failures of sessions, by shard: agree on how to go on if shards are lost, and end for others."""
         if self.state is SurvivorState.OVER or not failures:
             return
-        told = next((each for each in failures.values() if not isinstance(each, SwitchLostError)), None)
+        told = next((each for each in failures.values() if not self._is_loss(each)), None)
         if told is not None and self.state is SurvivorState.WHOLE:
             self.end(told)
             return
-        self._lose_shards({at: each for at, each in failures.items() if isinstance(each, SwitchLostError)}, now)
+        self._lose_shards({at: each for at, each in failures.items() if self._is_loss(each)}, now)
+
+    def _is_loss(self, failure: FaninError) -> bool:
+        """Whether a failure at a shard is its loss: so it is where the shard has evicted this rank, which others may
+        still have."""
+        return isinstance(failure, self.losses) or (isinstance(failure, WorkerLostError) and self.rank in failure.ranks)
 
     def _lose_shards(self, failures: Mapping[int, FaninError], now: float) -> None:
         """Count these shards as lost, and agree with the others, unless they are at it."""
@@ -477,6 +483,8 @@ class Survivor:
                     "part of a network that fell into two: the job does not go on here, since it may there. Remedy: "
                     "look at these hosts and the links to them, then start the job again",
                 )
+            case Why.NONE_LEFT if isinstance(self._reason, WorkerLostError):  # every shard has lost this rank
+                return self._reason
         return SwitchLostError(
             where,
             f"job {self.job!r} goes on without shards that are lost, but none is left for rank {self.rank}. Its "

@@ -32,8 +32,7 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         lost = tuple(sorted(job.lost_ranks)) or job.ranks_at(job.departed)
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, job.explanation().text, _REMEDY, lost))
         return
-    # Once the data plane has lost the rank, results exist that lack its contributions.
-    if job is None or worker is None or job.state is not State.RUNNING or job.departed >> worker & 1:
+    if job is None or worker is None or job.state is not State.RUNNING:
         text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
         return
@@ -43,6 +42,11 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
     # R-JOB-11: the job has been succeeded, as another shard decided.
     if job.regrouped is None and jobs.table.successor_of(job.name, job.key) is not None:
         _refuse_late(jobs, peer, request)
+        return
+    # R-JOB-12: nothing is decided yet, and the rank may be a member at another shard, where the others will ask.
+    if job.regrouped is None and job.departed >> worker & 1:
+        text = f"rank {request.rank} was taken out of job {request.job!r} at this switch"
+        jobs.outbox.refuse(peer, refuse(Refusal.EVICTED, text, _REMEDY, (request.rank,)))
         return
     if job.regrouped is None:
         job.regrouping[request.rank] = request

@@ -63,6 +63,20 @@ def test_a_rank_that_is_gone_is_not_waited_for_and_comes_too_late(how: str) -> N
 
 
 # R-JOB-12
+def test_a_rank_that_is_lost_here_is_told_so_while_nothing_is_decided_since_others_may_have_it_elsewhere() -> None:
+    world, index = a_running_job()
+    world.event(WorkerSilent(index, 1, 1.0))
+    told = regroup(world, said(1))
+    assert isinstance(told, control.Refused)
+    assert (told.code, told.ranks) == (Refusal.EVICTED, (1,))
+    regroup(world, said(0))
+    assert isinstance(regroup(world, said(2)), Regrouped)
+    late = regroup(world, said(1))
+    assert isinstance(late, control.Refused)
+    assert late.code == Refusal.MEMBER_LOST
+
+
+# R-JOB-12
 def test_what_a_rank_has_heard_at_another_shard_is_what_was_decided() -> None:
     world, _ = a_running_job()
     assert regroup(world, said(0)) == Waiting(job="j", missing=(1, 2))

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.failures import End
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
+from fanin.host.session.kept_reductions import KeptReduction
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -340,6 +341,26 @@ def test_a_path_that_is_lost_costs_its_shard_and_no_rank() -> None:
         for session in cluster.sessions:
             assert session.members == (0, 1, 2)
             assert session.take_changes() == []
+
+
+def test_a_wait_for_a_sum_that_is_in_doubt_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three small sums is made at the shard that has evicted rank 1."""
+    monkeypatch.setattr("fanin.host.session.survivor.DOUBT_GRACE_S", DEADLINE_S)
+    with contextlib.closing(Cluster(3, liveness_timeout_s=1.0)) as cluster:
+        cut, third = cluster.sessions[1].sessions[2], cluster.sessions[2]
+        assert isinstance(third, SurvivingSession)
+        cut._engine.close()
+        cut._switch_is_gone(End.REFUSED)
+        for rank in (0, 2):
+            tickets = [submit(cluster.sessions[rank], np.ones(1, np.int32)) for _ in range(3)]
+        kept = [third._survivor.kept.get(ticket) for ticket in tickets]
+        until(lambda: third.failure is None and bool(_doubted(kept)))
+        with pytest.raises(CollectiveTimeoutError, match="it lacks a rank that some shards have lost, and others have"):
+            third.wait(_doubted(kept)[0], 0.01)
+
+
+def _doubted(kept: Sequence[KeptReduction | None]) -> list[int]:
+    return [each.ticket for each in kept if each is not None and each.is_summed and each.is_in_doubt]
 
 
 def test_the_last_shard_is_not_survived_and_every_wait_says_so(cluster: Cluster) -> None:

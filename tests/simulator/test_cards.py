@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fanin.emulation.simulator import shard_search
-from fanin.emulation.simulator.cards import CardFault, CardFaultKind, CardPlan, draw_cards, simulate_cards
+from fanin.emulation.simulator.cards import FLAP_S, CardFault, CardFaultKind, CardPlan, draw_cards, simulate_cards
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shard_search import SumsWithWhatItHas
-from fanin.emulation.simulator.shards import FaultKind, ShardFault, Step
+from fanin.emulation.simulator.shards import LIVENESS_TIMEOUT_S, FaultKind, ShardFault, Step
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.session.card_survivor import CardSurvivor
 from fanin.host.session.kept_reductions import KeptReduction
@@ -21,9 +21,15 @@ from fanin.numerics.reduction import Reduction
 
 
 def card(
-    host: int, number: int, at_s: float = 0.1, *, after: Step | None = None, kind: CardFaultKind = "card"
+    host: int,
+    number: int,
+    at_s: float = 0.1,
+    *,
+    after: Step | None = None,
+    kind: CardFaultKind = "card",
+    lasts_s: float = FLAP_S,
 ) -> CardFault:
-    return CardFault(kind=kind, host=host, card=number, at_s=at_s, after=after)
+    return CardFault(kind=kind, host=host, card=number, at_s=at_s, after=after, lasts_s=lasts_s)
 
 
 @pytest.mark.parametrize(("kind", "plans"), [("native", 40), ("python", 8)])
@@ -81,9 +87,15 @@ def test_drawn_plans_of_jobs_that_go_on_without_lost_ranks_violate_nothing(kind:
         ((card(1, 1),), 2, 3, 2),
         ((card(0, 0),), 2, 3, 2),
         ((card(1, 1, kind="flaps"),), 2, 3, 1),
+        ((card(1, 1, 0.05, kind="flaps", lasts_s=0.95 * LIVENESS_TIMEOUT_S),), 2, 3, 2),
+        ((card(0, 0, kind="flaps", lasts_s=4 * LIVENESS_TIMEOUT_S),), 2, 3, 2),
+        ((card(1, 1, 0.05, kind="mute"),), 2, 3, 2),
+        ((card(1, 0, kind="mute"), card(2, 0)), 2, 3, 2),
         ((card(0, 1), card(2, 1)), 2, 3, 2),
         ((card(0, 1), card(2, 1, 3.0)), 2, 3, 2),
         ((card(1, 0), card(1, 1)), 2, 2, 2),
+        ((card(1, 0, kind="mute"), card(1, 1, kind="mute")), 2, 2, 2),
+        ((card(0, 1), card(2, 0)), 2, 0, 1),
         ((card(1, 1), card(1, 2)), 3, 3, 2),
     ],
 )
