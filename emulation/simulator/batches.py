@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fanin.emulation.simulator.tied_processes import end_with, interruptions_blocked
 from fanin.errors import FaninError
@@ -38,10 +38,8 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
         return
     with interruptions_blocked():
         forkserver.ensure_running()
-    context = multiprocessing.get_context("forkserver")
+    context = _RememberingContext()
     watched, held = context.Pipe(duplex=False)
-    before = set(multiprocessing.active_children())
-    started: dict[int | None, BaseProcess] = {}
     batch = range(0)
     # The pipe is closed before the pool is waited for. Futures are not cancelled: the thread of the pool would raise
     # InvalidStateError when it tells a cancelled one that its process has ended.
@@ -51,9 +49,6 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
 
             def submit(some: range) -> None:
                 futures.append((some, pool.submit(run, some)))
-                if len(started) < processes:  # the pool starts them as it needs them
-                    now = set(multiprocessing.active_children()) - before
-                    started.update((each.pid, each) for each in now)
 
             for each in itertools.islice(batches, AHEAD * processes):
                 submit(each)
@@ -63,13 +58,27 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
                 for each in itertools.islice(batches, 1):
                     submit(each)
     except BrokenProcessPool as error:  # the pool has been waited for, so every process has its status
-        raise _ended(started.values(), batch) from error
+        raise _ended(context.started, batch) from error
+
+
+class _RememberingContext(multiprocessing.context.ForkServerContext):
+    """Remembers the processes that it makes, since a pool forgets those that have ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[BaseProcess] = []
+
+    def Process(self, *arguments: Any, **named: Any) -> BaseProcess:  # type: ignore[override]  # noqa: N802
+        process = multiprocessing.context.ForkServerProcess(*arguments, **named)
+        self.started.append(process)
+        return process
 
 
 def _ended(processes: Collection[BaseProcess], batch: range) -> FaninError:
     """The error for a process that has ended amid its work, which `batch` was the first to miss."""
     ends = [(each.pid, each.exitcode) for each in processes if each.exitcode not in (None, 0)]
-    pid, status = next(iter(ends), (None, None))
+    # Once one has been killed, the others end as well: with a status, or by the pool's SIGTERM.
+    pid, status = min(ends, key=lambda end: ((end[1] or 0) > 0, end[1] == -signal.SIGTERM), default=(None, None))
     where = f"before the schedules of seeds {batch.start} to {batch.stop - 1} were done"
     if status is None or status > 0:
         how = "" if status is None else f" with status {status}"
