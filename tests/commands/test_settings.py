@@ -75,7 +75,8 @@ class Plan:
 def test_an_illegal_field_is_named_with_its_value_and_bounds(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         Plan(**wrong)
-    assert str(refused.value) == said
+    assert refused.value.text == said
+    assert str(refused.value) == f"{said}. Remedy: correct {said.partition(' ')[0]}"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_command_refuses_what_its_record_refuses_with_the_same_numbers(
         assert run([*words, f"{option}={bound + further}"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert str(refused.value).partition("; ")[2] in said
+        assert refused.value.text.partition("; ")[2] in said
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_the_canary_says_which_hunts_were_done(
 
     monkeypatch.setattr(canary, "hunt", hunt)
     assert cli.run(["simulate", "--canary", "2"]) == 130
-    hunts = 2 * len(canary.DEFECTS)
+    hunts = 2 * len(canary.HUNTED)
     assert capsys.readouterr().err == (
         f"fanin: interrupted: 4 of {hunts} hunts were done, from seed 0 on, with {2 * 4 + 2 * canary.MAX_SCHEDULES:,} "
         "schedules; 2 of them found their defect\n"
