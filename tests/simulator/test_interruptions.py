@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import collections
+import multiprocessing
 import os
 import re
 import resource
@@ -85,21 +86,22 @@ def test_the_first_results_come_before_the_last_batches_are_dealt_out() -> None:
     ids=["SIGKILL", "SIGSEGV", "SIGUSR1"],
 )
 def test_a_process_of_a_search_that_is_killed_is_told_with_its_signal(number: signal.Signals, remedy: str) -> None:
+    before = set(multiprocessing.active_children())
+    results = batches.in_batches(len, 7, 1_000_000_000, processes=2)
+    next(results)
+    victim = (set(multiprocessing.active_children()) - before).pop()
+    assert victim.pid is not None
+    resource.prlimit(victim.pid, resource.RLIMIT_CORE, (0, 0))
+    os.kill(victim.pid, number)
     with pytest.raises(FaninError) as caught:
-        list(batches.in_batches(functools.partial(killed, number), 7, 100, processes=2))
+        collections.deque(results, maxlen=0)
     status, line = ending.explain(caught.value)
     assert status == 1
     assert re.match(
-        rf"process \d+, one of the search's, was killed by {number.name} before the schedules of seeds 7 to 16 were "
-        rf"done\. Remedy: .*{remedy}",
+        rf"process {victim.pid}, one of the search's, was killed by {number.name} before the schedules of seeds \d+ "
+        rf"to \d+ were done\. Remedy: .*{remedy}",
         line,
     )
-
-
-def killed(number: signal.Signals, _batch: range) -> None:
-    """A batch whose process is killed."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.kill(os.getpid(), number)
 
 
 def interrupt_at(schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
