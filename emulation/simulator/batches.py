@@ -46,17 +46,13 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
     try:
         with concurrent.futures.ProcessPoolExecutor(processes, context, end_with, (watched,)) as pool, held, watched:
             futures: collections.deque[tuple[range, concurrent.futures.Future[T]]] = collections.deque()
-
-            def submit(some: range) -> None:
-                futures.append((some, pool.submit(run, some)))
-
             for each in itertools.islice(batches, AHEAD * processes):
-                submit(each)
+                futures.append((each, pool.submit(run, each)))
             while futures:
                 batch, first = futures.popleft()
                 yield first.result()
                 for each in itertools.islice(batches, 1):
-                    submit(each)
+                    futures.append((each, pool.submit(run, each)))
     except BrokenProcessPool as error:  # the pool has been waited for, so every process has its status
         raise _ended(context.started, batch) from error
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fanin.emulation.simulator.batches import in_batches
 from fanin.emulation.simulator.canary import Catch, first_catch
@@ -63,6 +64,7 @@ class ShardTally:
 
 
 Plan = ShardPlan | CardPlan
+Fault = TypeVar("Fault")
 
 
 def draw_plan(seed: int, *, cards: bool) -> Plan:
@@ -105,25 +107,31 @@ def shorten_shards(
     plan: ShardPlan, seed: int, *, kind: Kind = "native", survivor: SurvivorType = Survivor
 ) -> tuple[ShardFault, ...]:
     """The faults that a plan needs to fail: it does not fail without any one of them."""
-    kept = list(plan.faults)
-    for fault in plan.faults:
-        fewer = [each for each in kept if each is not fault]
-        try:
-            simulate_shards(dataclasses.replace(plan, faults=tuple(fewer)), seed, kind=kind, survivor=survivor)
-        except ViolationError:
-            kept = fewer
-    return tuple(kept)
+
+    def run(faults: Sequence[ShardFault]) -> None:
+        simulate_shards(dataclasses.replace(plan, faults=tuple(faults)), seed, kind=kind, survivor=survivor)
+
+    return _needed(plan.faults, run)
 
 
 def shorten_plan(plan: Plan, seed: int, *, kind: Kind) -> tuple[ShardFault | CardFault, ...]:
     """The faults that a plan of either kind needs to fail, as `shorten_shards` finds them."""
     if isinstance(plan, ShardPlan):
         return shorten_shards(plan, seed, kind=kind)
-    kept: list[ShardFault | CardFault] = [*plan.card_faults, *plan.faults]
-    for fault in tuple(kept):
+
+    def run(faults: Sequence[ShardFault | CardFault]) -> None:
+        simulate_cards(plan.only(faults), seed, kind=kind)
+
+    return _needed((*plan.card_faults, *plan.faults), run)
+
+
+def _needed(faults: Sequence[Fault], run: Callable[[Sequence[Fault]], None]) -> tuple[Fault, ...]:
+    """Leave out faults, one after another, without which `run` still violates something, and return the others."""
+    kept = list(faults)
+    for fault in faults:
         fewer = [each for each in kept if each is not fault]
         try:
-            simulate_cards(plan.only(fewer), seed, kind=kind)
+            run(fewer)
         except ViolationError:
             kept = fewer
     return tuple(kept)

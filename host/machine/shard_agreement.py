@@ -200,9 +200,11 @@ class Agreement:
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
         """The requests that are due, each with its shard."""
-        if self.stage in {Stage.ASKING, Stage.AGREED} and self.asked != self._first_choice():
+        if self.stage not in {Stage.ASKING, Stage.AGREED}:
+            return []
+        if self.asked != self._first_choice():
             self._ask_next(now)
-        if self.stage not in {Stage.ASKING, Stage.AGREED} or self.asked is None or now < self._ask_at:
+        if self.asked is None or now < self._ask_at:
             return []
         self._ask_at = now + ASK_INTERVAL_S
         self._silent_at = min(self._silent_at, now + ANSWER_TIMEOUT_S)
@@ -244,13 +246,16 @@ class Agreement:
         if self.asked is None:
             self._strand(Why.NONE_LEFT if self.refused is None else Why.REFUSED)
 
+    @property
+    def _left(self) -> list[int]:
+        """The shards that may be asked."""
+        return [number for number in self._places if number not in self.lost]
+
     def _first_choice(self) -> int | None:
-        left = [number for number in self._places if number not in self.lost]
-        return max(left, key=lambda number: len(self._members(number)), default=None)
+        return max(self._left, key=lambda number: len(self._members(number)), default=None)
 
     def _present(self) -> tuple[int, ...]:
-        left = [number for number in self._places if number not in self.lost]
-        return tuple(sorted({worker for number in left for worker in self._members(number)}))
+        return tuple(sorted({worker for number in self._left for worker in self._members(number)}))
 
     def _strand(self, why: Why) -> None:
         self.stage, self.why = Stage.STRANDED, why

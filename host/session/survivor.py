@@ -227,7 +227,8 @@ class Survivor:
 
     def _look_at_members(self, now: float) -> None:
         """Count shards that others disagree with as lost, once the others would have lost a rank that is dead."""
-        if self._doubt is None or not self.shards_disagree:
+        dissenters = () if self._doubt is None else self._doubt.dissenters
+        if not dissenters:
             self._disagree_since_s = None
             return
         if self._disagree_since_s is None:
@@ -236,7 +237,7 @@ class Survivor:
             return
         numbers = list(self.members)
         failures = {}
-        for number in (numbers[at] for at in self._doubt.dissenters):
+        for number in (numbers[at] for at in dissenters):
             missed = sorted(set(self.ranks).difference(self.members[number].known_members))
             failures[number] = SwitchLostError(
                 self._names[number],

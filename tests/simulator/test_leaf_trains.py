@@ -17,31 +17,17 @@ from fanin.emulation.simulator.trains import Train
 from fanin.emulation.simulator.violations import TrainError
 from fanin.protocol.wire import SWITCH_WORKER, Kind, Packet
 from tests.support.bench import MachineType, address, words_of
+from tests.support.broken_trains import Change, ChangesTrains, double_one, leave, lose_one, turn
 from tests.support.leaf import PARENT, Leaf
 
 _native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 
-Change = Callable[[Train], Train]
 IN_TREES = Chaos(trains=True, trees=1.0)
 SEEDS = 12
 """Schedules with trees, all of which violate nothing, and a few of which find a defect."""
 SLOTS = 12
 """Packets of a train: more than a native machine opens before it takes the first in."""
 TICK_S = 1e-4
-
-
-class ChangesTrains:
-    """A native machine that changes every train before it takes it in, and counts datagrams by the train's length."""
-
-    def __init__(self, machine: object, change: Change, lengths: list[int]) -> None:
-        self._machine, self._change, self._lengths = machine, change, lengths
-
-    def receive_datagrams(self, datagrams: Train, now: float) -> None:
-        self._lengths.append(len(datagrams))
-        self._machine.receive_datagrams(self._change(datagrams), now)  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._machine, name)
 
 
 def run_trees(change: Change) -> list[int]:
@@ -55,22 +41,6 @@ def run_trees(change: Change) -> list[int]:
     for seed in range(SEEDS):
         simulate(draw(seed, IN_TREES), seed, kind="trains", switch=switch_type("trains"), leaf=leaf)
     return lengths
-
-
-def leave(train: Train) -> Train:
-    return train
-
-
-def lose_one(train: Train) -> Train:
-    return train[:1] + train[2:]
-
-
-def turn(train: Train) -> Train:
-    return train[::-1]
-
-
-def double_one(train: Train) -> Train:
-    return [*train, train[-1]]
 
 
 def test_leaves_violate_nothing_and_most_of_their_datagrams_come_in_trains() -> None:

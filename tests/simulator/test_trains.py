@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from fanin.emulation.simulator import simulation
@@ -15,10 +13,10 @@ from fanin.emulation.simulator.trains import Train, TrainSwitch, TrainWorker
 from fanin.emulation.simulator.violations import ConservationError, TrainError
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import HEADER_BYTES
+from tests.support.broken_trains import Change, ChangesTrains, double_one, leave, lose_one, turn
 
 _native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 
-Change = Callable[[Train], Train]
 SEEDS = 8
 """Most schedules until a defect is found."""
 
@@ -39,22 +37,6 @@ def test_a_schedule_in_trains_is_the_same_each_time() -> None:
     assert first == second
 
 
-def leave(train: Train) -> Train:
-    return train
-
-
-def lose_one(train: Train) -> Train:
-    return train[:1] + train[2:]
-
-
-def turn(train: Train) -> Train:
-    return train[::-1]
-
-
-def double_one(train: Train) -> Train:
-    return [*train, train[-1]]
-
-
 def repeat_words(train: Train) -> Train:
     """Give the second datagram the words of the first, as a run would that looks at the header alone."""
     if len(train) < 2 or len(train[0][0]) != len(train[1][0]):
@@ -63,29 +45,16 @@ def repeat_words(train: Train) -> Train:
     return [train[0], (second[:HEADER_BYTES] + first[HEADER_BYTES:], source), *train[2:]]
 
 
-class BreaksTrains:
-    """A native machine that changes every train before it takes it in."""
-
-    def __init__(self, machine: object, change: Change) -> None:
-        self._machine, self._change = machine, change
-
-    def receive_datagrams(self, datagrams: Train, now: float) -> None:
-        self._machine.receive_datagrams(self._change(datagrams), now)  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._machine, name)
-
-
 def run_broken(monkeypatch: pytest.MonkeyPatch, switches: Change, workers: Change) -> None:
     """Run schedules whose machines change trains before they take them in, until one violates something."""
 
     def switch(memory_bytes: int) -> Switch:
-        changed = BreaksTrains(_native.SwitchMachine(memory_bytes), switches)
+        changed = ChangesTrains(_native.SwitchMachine(memory_bytes), switches)
         return TrainSwitch(_native.SwitchMachine(memory_bytes), changed)  # type: ignore[arg-type]
 
     def worker(spec: JobSpec, worker: int, *, switch: int, token: int, newcomer: bool) -> Worker:
         machine = _native.WorkerMachine(spec, worker, switch=switch, token=token, newcomer=newcomer)
-        return TrainWorker(BreaksTrains(machine, workers))  # type: ignore[arg-type]
+        return TrainWorker(ChangesTrains(machine, workers))  # type: ignore[arg-type]
 
     monkeypatch.setattr(simulation, "worker_type", lambda kind: worker)
     for seed in range(SEEDS):
