@@ -8,7 +8,8 @@ Rules
 -----
 * A rank that knows the cause from its session tells it before it leaves; the first one that is told stays.
 * A rank that knows of a consequence waits NAMING_TIMEOUT_S at most for the cause, and tells then what it knows itself.
-* A store that has ended or is stopped, as with rank 0's process, tells nothing: then each rank's own error counts.
+* A store that has ended, as with rank 0's process, tells nothing: then each rank's own error counts. One that does not
+  answer is asked again within NAMING_TIMEOUT_S, since it may be stopped, or its host busy.
 """
 
 from __future__ import annotations
@@ -50,13 +51,22 @@ class FirstCause:
         ends_s = time.monotonic() + NAMING_TIMEOUT_S
         try:
             while (failure := self._failures.failure) is None and time.monotonic() < ends_s:
-                if (told := self._side.ask(self._told)) is not None:
+                if (told := self._asked()) is not None:
                     return told
                 time.sleep(LOOK_INTERVAL_S)
             cause = failure or error
             return None if cause is None else self._side.ask(lambda store: self._tell(store, cause))
         except StoreSilentError:
             return self._failures.failure or error
+
+    def _asked(self) -> FaninError | None:
+        """Return what another rank has told, and None where the store has not answered yet."""
+        try:
+            return self._side.ask(self._told)
+        except StoreSilentError as error:
+            if error.ended:
+                raise
+            return None
 
     def _told(self, store: c10d.Store) -> FaninError | None:
         return _read(store.get(self._key)) if store.check([self._key]) else None
