@@ -69,6 +69,10 @@ class WorkerLostError(FaninError, ConnectionError):
         self.ranks = ranks
 
 
+class EvictedError(WorkerLostError):
+    """A switch has taken this rank out of the job, which may go on with it at other switches. `ranks` is this rank."""
+
+
 class AdmissionError(FaninError):
     """The controller refused the job: no memory, wrong size, another version, a rank taken twice.
 

@@ -9,6 +9,7 @@ from fanin.emulation.simulator.switch_host import SwitchHost
 from fanin.emulation.simulator.virtual_network import Network, Node
 from fanin.errors import (
     AdmissionError,
+    EvictedError,
     FaninError,
     JoinTimeoutError,
     SwitchLostError,
@@ -36,7 +37,7 @@ from fanin.protocol.wire import VERSION, Reason
 CONNECT_TIMEOUT_S = 2.0
 """Longest silence of a shard that a rank joins."""
 JOIN_TIMEOUT_S = 10.0
-"""Longest wait for the other ranks to join."""
+"""Longest wait for the other ranks to join, beyond the time in which a shard loses one that has died."""
 HANG_UP_S = 0.1
 """Time until a process sees that the process at the other end of a connection has died."""
 SLOTS, WORDS = 2, 8
@@ -60,6 +61,7 @@ class ShardMember:
         changed: Callable[[], None],
         cut: Callable[[ShardMember], None],
         succeeds: control.Predecessor | None = None,
+        loses_s: float = 0.0,
         on_worker_loss: OnWorkerLoss = "continue",
     ) -> None:
         """Rank `rank` at shard `number`, with an address of its own. `changed` is called when something has happened,
@@ -85,7 +87,7 @@ class ShardMember:
         self._heard_at = network.queue.now
         self._started = self._closed = False
         cut(self)
-        network.queue.after(JOIN_TIMEOUT_S, self._late)
+        network.queue.after(JOIN_TIMEOUT_S + loses_s, self._late)
         self._ask()
 
     @property
@@ -158,6 +160,8 @@ class ShardMember:
         elif isinstance(reply, control.Started):
             self._started = True
             self._be_ready()
+        elif isinstance(reply, control.Refused) and reply.code == control.Refusal.EVICTED.value:
+            self._fail(EvictedError(reply.ranks, reply.reason))
         elif isinstance(reply, control.Refused):
             self._fail(AdmissionError(reply.reason, reply.code))
 
@@ -201,7 +205,7 @@ class ShardMember:
             elif isinstance(event, Ready):
                 self._be_ready()
             elif isinstance(event, PacketRefused) and event.reason is Reason.EVICTED:
-                self._fail(WorkerLostError((self.rank,), f"rank {self.rank} was taken out at shard {self.number}"))
+                self._fail(EvictedError((self.rank,), f"rank {self.rank} was taken out at shard {self.number}"))
             elif isinstance(event, SwitchSilent | PathNarrowed | PacketRefused):
                 self._fail(SwitchLostError(f"shard {self.number}", str(event)))
             elif isinstance(event, MembersChanged):

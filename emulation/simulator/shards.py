@@ -59,8 +59,8 @@ from fanin.emulation.simulator.violations import (
     ViolationError,
 )
 from fanin.emulation.simulator.virtual_network import Network
-from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
-from fanin.host.session.survivor import Successor, Survivor, SurvivorState
+from fanin.errors import EvictedError, FaninError
+from fanin.host.session.survivor import LostOnTheWay, Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import control
 from fanin.protocol.job import OnWorkerLoss
@@ -399,13 +399,14 @@ class ShardRank:
     # --- members ---
 
     def _joins(
-        self, job: str, shards: Sequence[int], worker: int, workers: int, succeeds: control.Predecessor | None = None
-    ) -> dict[int, ShardMember]:
+        self, job: str, shards: Sequence[int], worker: int, workers: int, succeeds: control.Predecessor | None = None,
+        loses_s: float = 0.0,
+    ) -> dict[int, ShardMember]:  # fmt: skip
         members = {
             shard: ShardMember(
                 self.run.shards[shard], shard, self.run.address(), rank=self.number, job=job, worker=worker,
                 workers=workers, network=self.run.network, worker_type=self.run.worker_type, changed=self._changed,
-                cut=self.run.part, succeeds=succeeds, on_worker_loss=self.run.on_worker_loss,
+                cut=self.run.part, succeeds=succeeds, loses_s=loses_s, on_worker_loss=self.run.on_worker_loss,
             )
             for shard in shards
         }  # fmt: skip
@@ -483,8 +484,9 @@ class ShardRank:
     def _join(self, successor: Successor, now: float) -> None:
         if self._found is None:
             self._found = self._joins(
-                successor.name, successor.shards, successor.worker, successor.workers, successor.succeeds
-            )
+                successor.name, successor.shards, successor.worker, successor.workers, successor.succeeds,
+                successor.loses_s,
+            )  # fmt: skip
             return
         found = self._found
         if any(member.ready for member in found.values()):
@@ -492,15 +494,14 @@ class ShardRank:
         if not all(member.ready or member.over for member in found.values()):
             return
         self._found = None
-        lost = (SwitchUnreachableError, SwitchLostError)
-        told = next(
-            (each.failure for each in found.values() if each.failure and not isinstance(each.failure, lost)), None
-        )
+        failures = [each.failure for each in found.values() if each.failure]
+        told = next((each for each in failures if not isinstance(each, LostOnTheWay)), None)
         ready = {number: member for number, member in found.items() if member.ready}
         if told is not None or not ready:
             for member in found.values():
                 member.close()
-            self.survivor.cannot_join(told or FaninError("all of them are lost"))
+            evicted = (each for each in failures if isinstance(each, EvictedError))
+            self.survivor.cannot_join(told or next(evicted, FaninError("all of them are lost")))
             return
         before = list(self._at.values())
         for member in before:

@@ -13,7 +13,7 @@ clock: requests and times come out, replies and losses go in.
              | ANSWER_TIMEOUT_S, or has evicted the rank |
              | another shard has more ranks              | ASKING that one
              | Refused for another reason, or nothing    | STRANDED
-             | else for the liveness timeout and         |
+             | else for the patience of the rank and     |
              | AGREEMENT_GRACE_S                         |
     AGREED   | the shard is lost, or has fewer ranks     | AGREED: passes it on to the next one
              | than another                              |
@@ -53,7 +53,7 @@ from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
 """Wait before asking. In this time the rank notices other losses with the same cause, such as a rack without power."""
 AGREEMENT_GRACE_S = 5.0
-"""Time that the ranks may take to agree, beyond the liveness timeout."""
+"""Time that the ranks may take to agree, beyond that in which all lose what one of them has lost."""
 ASK_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 2.0
 """A controller that is asked and stays silent for so long counts as lost, with its shard."""
@@ -138,7 +138,7 @@ class Agreement:
     ) -> None:
         """`shards`: those of the present job. `places`: by shard, where this rank is in it. `members`: workers that
         a shard has now, as far as this rank knows. `whole`: the present job, or one before it. `patience_s`: the
-        liveness timeout."""
+        time in which the others lose what this rank has lost."""
         self.stage = Stage.SETTLING
         self.why: Why | None = None
         self.agreed: Regrouped | None = None

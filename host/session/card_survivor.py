@@ -86,6 +86,11 @@ class CardSurvivor(Survivor):
         if self._named is not None and self.lost.issuperset(self.shards):
             self.end(self._named)
 
+    @property
+    def _patience_s(self) -> float:
+        """Time in which a shard loses this rank, but for AGREEMENT_GRACE_S: it ends for all then."""
+        return self._liveness_timeout_s
+
     def lost_with(self, shards: set[int]) -> set[int]:
         """The shards of the present job whose card is that of any of `shards`."""
         cards = {self._cards[number] for number in shards}

@@ -10,6 +10,7 @@ from fanin.errors import (
     AdmissionError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    EvictedError,
     FaninError,
     JoinTimeoutError,
     PathNarrowedError,
@@ -308,7 +309,7 @@ def packet_refused(who: MemberNames, reason: Reason, explanation: Explanation | 
             "the same time need a group each), with the same FANIN_LANES and FANIN_EXACT_ELEMENTS"
         )
     if reason is Reason.EVICTED:
-        return WorkerLostError(
+        return EvictedError(
             (who.rank,),
             f"rank {who.rank} (this one) was taken out of job {who.job_name!r} at switch {who.address}. Remedy: see "
             "who evicted it; join again as a new job",
@@ -354,4 +355,6 @@ def join_refused(who: MemberNames, refused: Refused) -> FaninError:
         return JoinTimeoutError(refused.ranks, text)
     if refused.code == Refusal.MEMBER_LOST.value:
         return WorkerLostError(refused.ranks, text)
+    if refused.code == Refusal.EVICTED.value:
+        return EvictedError(refused.ranks, text)
     return AdmissionError(text, refused.code)

@@ -7,20 +7,21 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
-from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import EvictedError, FaninError
 from fanin.host.session.card_survivor import Ways
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
-from fanin.host.session.survivor import Successor
+from fanin.host.session.survivor import LostOnTheWay, Successor
 from fanin.options import SYNCHRONOUS, SwitchAddress
 from fanin.protocol.spread import Spread
 
 JoinOne = Callable[[int, Callable[[], None] | None], Session]
 """Joins at the switch of that number; the other argument is `JoinTerms.interrupted`."""
 REJOIN_TIMEOUT_S = 10.0
-"""How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
+"""How long ranks that go on at other shards may take to meet there, beyond the time in which a shard loses one that
+dies on the way: all of them have just agreed to."""
 
 
 def join_shards(
@@ -44,8 +45,8 @@ def join_shards(
 
     def rejoin(
         addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]
-    ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
-        patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
+    ) -> list[Session | LostOnTheWay]:
+        patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S + job.loses_s)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
         again = dataclasses.replace(
             terms, options=briefly, job_name=job.name, rank=job.worker, size=job.workers, rounds=SYNCHRONOUS,
@@ -92,28 +93,28 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
             raise
 
 
-def _join_living(
-    join_one: JoinOne, count: int, interrupted: Callable[[], None]
-) -> list[Session | SwitchUnreachableError | SwitchLostError]:
-    """Join at each switch; where a switch is lost, the error stands in place of a session.
+def _join_living(join_one: JoinOne, count: int, interrupted: Callable[[], None]) -> list[Session | LostOnTheWay]:
+    """Join at each switch; where a switch is lost, or has lost this rank, the error stands in place of a session.
 
-    Raises if all are lost, or any join fails otherwise, and leaves no session open then.
+    Raises if that is so at all (EvictedError where any has lost this rank), or any join fails otherwise, and leaves no
+    session open then.
     """
     with ThreadPoolExecutor(count, "fanin join") as pool:
         joins = [pool.submit(join_one, number, interrupted) for number in range(count)]
         wait(joins)
-    found: list[Session | SwitchUnreachableError | SwitchLostError] = []
+    found: list[Session | LostOnTheWay] = []
     for each in joins:
         error = each.exception()
         if error is None:
             found.append(each.result())
-        elif isinstance(error, SwitchUnreachableError | SwitchLostError):
+        elif isinstance(error, LostOnTheWay):
             found.append(error)
         else:
             _close_all(joins)
             raise error
     if not any(isinstance(each, Session) for each in found):
-        raise next(each for each in found if not isinstance(each, Session))
+        lost = [each for each in found if not isinstance(each, Session)]
+        raise next((each for each in lost if isinstance(each, EvictedError)), lost[0])
     return found
 
 

@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
-from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import CollectiveTimeoutError, FaninError, SwitchUnreachableError
 from fanin.host.session.card_survivor import CardSurvivor, Ways
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import MemberNames, broken, session_closed
 from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
-from fanin.host.session.survivor import Successor, Survivor, SurvivorState
+from fanin.host.session.survivor import LostOnTheWay, Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -38,12 +38,12 @@ CONNECT_TIMEOUT_S = 2.0
 
 Rejoin = Callable[
     [Sequence[SwitchAddress], Successor, Callable[[], None]],
-    list[Session | SwitchUnreachableError | SwitchLostError],
+    list[Session | LostOnTheWay],
 ]
 """Joins the successor at its shards, which have these addresses (made by join_shards).
 
-Returns a session per shard, or the error in its place where that shard is lost, too; at least one is a session. The
-last argument is `JoinTerms.interrupted`.
+Returns a session per shard, or the error in its place where that shard is lost, too, or has lost this rank; at least
+one is a session. The last argument is `JoinTerms.interrupted`.
 """
 
 log = logging.getLogger("fanin")

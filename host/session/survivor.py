@@ -32,10 +32,13 @@ Rules
   was to hand on to the others, they agree anew, in the new job, on what any of them has (kept_reductions.py).
 * No rank goes on alone: one that is not among the ranks agreed on, or cannot join the new job, raises.
 * A rank that has joined the new job at some shards, and has lost the others, is in the same state as a rank that has
-  joined everywhere and loses these shards a moment later: such ranks agree with one another, in the new job.
+  joined everywhere and loses these shards a moment later: such ranks agree with one another, in the new job. So it is
+  where a shard of the new job has lost the rank before it came, and refuses it: it is a member at the others.
 * If this rank alone has lost a shard, that shard loses this rank, and the others agree with it as above. So they do if
   a shard says that it has evicted this rank: packets pass in one direction alone, or pass again. This rank raises an
-  error that names itself and that shard when they have not asked within the liveness timeout and AGREEMENT_GRACE_S.
+  error that names itself and that shard when they have not asked within twice the liveness timeout and
+  AGREEMENT_GRACE_S: the shard may lose this rank one timeout later than this rank the shard, where packets pass in one
+  direction alone, and the others ask another one and DOUBT_GRACE_S later.
 """
 
 from __future__ import annotations
@@ -49,7 +52,14 @@ from typing import Protocol
 
 import numpy as np
 
-from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
+from fanin.errors import (
+    AdmissionError,
+    EvictedError,
+    FaninError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
 from fanin.host.codecs.words import codec_for
 from fanin.host.machine.shard_agreement import SETTLING_S, Agreement, Place, RankProgress, Stage, Whole, Why
 from fanin.host.session.doubt import Doubt, Membership
@@ -57,11 +67,15 @@ from fanin.host.session.kept_reductions import Counts, KeptReduction, KeptReduct
 from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.reduction import Reduction
 from fanin.protocol import control
+from fanin.protocol.control import JOIN_LEASE_S
 from fanin.protocol.spread import Spread
 
 DOUBT_GRACE_S = 2.0
 """Time, beyond the liveness timeout, in which every shard has lost a rank that is dead, and all have heard of it. A
-rank that alone has lost a shard gives up AGREEMENT_GRACE_S after that timeout, and the others must ask before."""
+rank that alone has lost a shard gives up later than that (`Survivor._patience_s`): the others must ask before."""
+LostOnTheWay = SwitchUnreachableError | SwitchLostError | EvictedError
+"""Failure to join a successor at a shard that is the loss of this shard alone. Another successor that runs there is
+none: then the others may have gone on in that one."""
 
 
 class Member(Summing, Membership, Protocol):
@@ -100,6 +114,8 @@ class Successor:
     worker: int
     succeeds: control.Predecessor
     """The present job, and the workers of it that go on."""
+    loses_s: float = 0.0
+    """Time in which a shard loses one of these that dies on the way; 0: it waits for all."""
 
     @property
     def workers(self) -> int:
@@ -319,8 +335,15 @@ class Survivor:
         places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
         self.agreement = self.agreement_type(
             self.name, self.shards, places, self._workers_at, self.progress(), lost=self._lost, dead=self._dead,
-            whole=self._whole, patience_s=self._liveness_timeout_s, now=now, settling_s=self.settling_s,
+            whole=self._whole, patience_s=self._patience_s, now=now, settling_s=self.settling_s,
         )  # fmt: skip
+
+    @property
+    def _patience_s(self) -> float:
+        """Time in which the others lose what this rank has lost, but for AGREEMENT_GRACE_S: the time in which the shard
+        loses this rank, which at most has asked to join there, and the time in which the shards disagree."""
+        loses_s = max(self._liveness_timeout_s, JOIN_LEASE_S) if self.dealt_anew else self._liveness_timeout_s
+        return loses_s + self._liveness_timeout_s
 
     def _workers_at(self, shard: int) -> tuple[int, ...]:
         """The workers of the present job that a shard has, as far as this rank knows."""
@@ -345,9 +368,10 @@ class Survivor:
         agreed = agreement.agreed
         assert agreed is not None
         left = tuple(number for number in self.shards if number not in agreed.lost)
+        loses_s = self._liveness_timeout_s if self.leaves_out else 0.0
         self.successor = Successor(
             agreed.successor, left, self._first_spread.only(left), agreed.ranks.index(self._me),
-            control.Predecessor(job=self.name, ranks=agreed.ranks),
+            control.Predecessor(job=self.name, ranks=agreed.ranks), loses_s,
         )  # fmt: skip
 
     @property

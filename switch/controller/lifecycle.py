@@ -148,8 +148,8 @@ class Lifecycle:
     def _judge_successor(join: Join, job: Job) -> Refused | None:
         if job.first.succeeds is None or not job.is_without(join.rank):  # R-JOB-11: it comes too late
             return None
-        text = f"job {join.job!r} goes on without rank {join.rank}"
-        return refuse(Refusal.MEMBER_LOST, text, "see the output of the other ranks", (join.rank,))
+        text = f"job {join.job!r} goes on at this switch without rank {join.rank}"
+        return refuse(Refusal.EVICTED, text, "see the output of the other ranks", (join.rank,))
 
     def _judge_place(self, join: Join, job: Job) -> Refused | None:
         if (refused := self._judge_successor(join, job)) is not None:

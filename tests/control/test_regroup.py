@@ -119,7 +119,18 @@ def test_a_successor_begins_without_the_rank_that_the_job_before_loses_at_this_s
         assert isinstance(started, control.Started)
         assert started.processes == ("laptop:1000", "", "laptop:1002")
     late = world.refused(goes_on(1))
-    assert (late.code, late.ranks) == (Refusal.MEMBER_LOST, (1,))
+    assert (late.code, late.ranks) == (Refusal.EVICTED, (1,)), "it may be a member of the successor at other switches"
+
+
+# R-JOB-11
+def test_a_rank_of_another_successor_is_not_told_that_only_this_switch_is_without_it() -> None:
+    """The others may have gone on in the first one everywhere, so nobody may go on in the second."""
+    world, _ = a_running_job()
+    index = world.admit(*(goes_on(rank) for rank in range(SIZE))).index
+    for rank in range(SIZE):
+        world.event(WorkerJoined(index, rank))
+    late = world.refused(replace(goes_on(0, places=(1,)), job="j~1@3", nonce="other"))
+    assert (late.code, late.ranks) == (Refusal.MEMBER_LOST, (0,))
 
 
 def test_a_successor_knows_who_was_lost_before_anybody_asked_for_it_and_by_which_number() -> None:

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import (
+    CollectiveTimeoutError,
+    EvictedError,
+    FaninError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
 from fanin.host.session.failures import End
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
@@ -22,7 +29,7 @@ from fanin.host.session.kept_reductions import KeptReduction
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
-from fanin.host.session.survivor import Successor
+from fanin.host.session.survivor import LostOnTheWay, Successor
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from tests.support.processes import DEADLINE_S, in_thread, until
@@ -35,7 +42,7 @@ LARGE = 64 * 40 + 17
 OPTIONS = Options(
     words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, on_worker_loss="continue"
 )
-Rejoined = list[Session | SwitchUnreachableError | SwitchLostError]
+Rejoined = list[Session | LostOnTheWay]
 PATIENT = dataclasses.replace(OPTIONS, join_timeout_s=2 * DEADLINE_S)
 Array = npt.NDArray[np.generic]
 
@@ -252,6 +259,81 @@ def test_a_rank_that_dies_on_the_way_to_the_new_job_is_left_out_of_it(
         until(partial(is_of, session, (0, 2)))
         assert (session.failure, len(session.sessions)) == (None, 2)
         assert [change.gone for change in session.take_changes()] == [(1,)]
+
+
+def test_a_rank_that_falls_silent_on_the_way_to_the_new_job_is_waited_for_until_the_shards_lose_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanin.host.session.joining_shards.REJOIN_TIMEOUT_S", 1.2)
+    released = threading.Event()
+    with contextlib.closing(Cluster(3, liveness_timeout_s=2.0)) as cluster, contextlib.ExitStack() as ending:
+        ending.callback(released.set)
+        first, silent, third = cluster.sessions
+        assert isinstance(silent, SurvivingSession)
+
+        def falls_silent(*_: object) -> NoReturn:
+            for each in silent.sessions:
+                each._engine.close()
+            released.wait(DEADLINE_S)
+            raise FaninError("its test is over")
+
+        monkeypatch.setattr(silent, "_rejoin", falls_silent)
+        cluster.shard_dies(2)
+        arrays = integers([0, 2], seed=9)
+        tickets = [submit(first, arrays[0]), submit(third, arrays[1])]
+        until(lambda: silent.failure is None and go_on([first, third], 2))
+        wait_for([first, third], tickets)
+        expected = np.sum(integers([0, 2], seed=9), axis=0, dtype=np.int32)
+        assert [array.tobytes() for array in arrays] == [expected.tobytes()] * 2
+
+
+def test_a_rank_that_one_shard_has_lost_on_the_way_to_the_new_job_is_lost_by_that_shard_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shard 0 loses rank 1 in the job before, and refuses it; the others are in the new job there by then."""
+    with contextlib.closing(Cluster(3, liveness_timeout_s=1.0)) as cluster:
+        late = cluster.sessions[1]
+        join_at = Session.join
+        refused = f"refuses rank 1 of job spread at {cluster.addresses[0]}: it goes on without it"
+
+        def join(terms: JoinTerms) -> Session:
+            if terms.succeeds is None or (terms.rank, terms.switch) != (1, cluster.addresses[0]):
+                return join_at(terms)
+            kill(late.sessions[0])
+            raise EvictedError((1,), refused)
+
+        monkeypatch.setattr(Session, "join", join)
+        cluster.shard_dies(2)
+        until(lambda: go_on(cluster.sessions, 1))
+        arrays = integers([0, 1, 2], seed=8)
+        sums(cluster.sessions, arrays)
+        expected = np.sum(integers([0, 1, 2], seed=8), axis=0, dtype=np.int32)
+        assert [array.tobytes() for array in arrays] == [expected.tobytes()] * 3
+        assert [session.members for session in cluster.sessions] == [(0, 1, 2)] * 3
+
+
+def test_a_rank_that_every_shard_of_the_new_job_has_lost_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = cluster.sessions[1]
+    join_at = Session.join
+
+    def join(terms: JoinTerms) -> Session:
+        if terms.succeeds is None or terms.rank != 1:
+            return join_at(terms)
+        for each in late.sessions:
+            kill(each)
+        if terms.switch == cluster.addresses[0]:
+            raise SwitchUnreachableError(str(terms.switch), "silent")
+        raise EvictedError((1,), f"refused at {terms.switch}")
+
+    monkeypatch.setattr(Session, "join", join)
+    cluster.shard_dies(2)
+    others = [cluster.sessions[0], cluster.sessions[2]]
+    until(lambda: (late.failure is not None) & go_on(others, 2))
+    assert isinstance(late.failure, WorkerLostError)
+    assert late.failure.ranks == (1,)
+    assert f"refused at {cluster.addresses[1]}" in str(late.failure)
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["a join that waits for others", "one that nothing interrupts"])

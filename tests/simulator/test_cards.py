@@ -108,6 +108,24 @@ def test_a_host_is_left_out_only_if_all_of_its_cards_are_lost(
         assert (report.ranks, report.jobs) == (ranks, jobs), report
 
 
+@pytest.mark.parametrize("after", ["asks", "hears"])
+def test_a_rank_that_a_shard_of_the_new_job_has_lost_before_it_came_is_lost_by_that_shard_alone(after: Step) -> None:
+    """Its card works again when it joins there."""
+    late = card(1, 0, 0.0034, after=after, kind="flaps", lasts_s=0.95 * LIVENESS_TIMEOUT_S)
+    dies = ShardFault(kind="dies", host=0, at_s=0.2475)
+    plan = CardPlan(hosts=2, packets=3, card_faults=(late,), faults=(dies,), leaves_out=True)
+    report = simulate_cards(plan, 1)
+    assert (report.ranks, report.jobs, report.stopped) == (2, 3, ())
+
+
+def test_a_rank_that_alone_has_lost_a_shard_waits_until_the_others_have_noticed() -> None:
+    """The shard hears rank 0, which does not hear it, so it expects that rank in the new job for JOIN_LEASE_S."""
+    faults = (ShardFault(kind="halts", host=2, at_s=0.2444),)
+    mute = card(1, 1, 2.3568, kind="mute")
+    report = simulate_cards(CardPlan(hosts=2, packets=13, card_faults=(mute,), faults=faults, leaves_out=True), 1024)
+    assert (report.ranks, report.jobs, report.stopped) == (2, 3, ())
+
+
 def test_a_plan_that_fails_is_shortened_to_the_faults_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = (card(0, 1), ShardFault(kind="halts", host=2))
 
