@@ -150,6 +150,9 @@ class Reduction:
     """Contribute nothing: the source is not read, and the round goes on without this rank."""
     counts: int = 0
     """Address of a uint32 per chunk of all flows, that receives how many contributions its result holds; 0: none."""
+    arrivals: int = 0
+    """Address of a uint32 per chunk of all flows, that receives the bitmap of the workers whose contributions, or
+    passes, are in its round; 0: none."""
     owner: object = field(default=None, repr=False, compare=False)
     """An object that keeps the memory alive."""
 

@@ -233,6 +233,11 @@ class Operation:
             self.codec.mark(words, x, codes, self.reduction.factor, residual)
         return words
 
+    def note_arrivals(self, chunk: int, workers: int) -> None:
+        """Note, where it is asked for, the bitmap of workers whose contributions or passes are in a chunk's round."""
+        if self.reduction.arrivals:
+            memory(self.reduction.arrivals + 4 * self._packet(chunk), 1, np.uint32)[:] = workers
+
     def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> list[Spoiler]:
         """Write a chunk's result to the destination, and what quantizing lost to the residual.
 

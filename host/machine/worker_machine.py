@@ -606,6 +606,7 @@ class WorkerMachine:
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
         if words_chunk is not None:  # an item with codes only brings no words
+            operation.note_arrivals(words_chunk, packet.bitmap)
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)

@@ -10,6 +10,8 @@ Rules
 * Doubts end when the other shards lose these ranks, too: then the sum counts as it is. If a shard is lost first, the
   ranks that are left agree on what has come (host/machine/shard_agreement.py), and sum again what nobody has done.
 * What a sum lacks is seen by its own contributors, packet by packet: news of members may come later than results.
+* The contributors' identities count, not their number. A sum may hold the contribution of a rank that was lost since,
+  and lack that of one that was lost after that, and is there at other shards: as many as members are known to be left.
 """
 
 from __future__ import annotations
@@ -27,18 +29,20 @@ class Membership(Protocol):
 
 
 class Doubt:
-    """Doubts about the sums of one job over these shards, which began with so many workers."""
+    """Doubts about the sums of one job over these shards, which began with these ranks."""
 
-    def __init__(self, workers: int, shards: Sequence[Membership]) -> None:
-        self._workers, self._shards = workers, shards
+    def __init__(self, ranks: Sequence[int], shards: Sequence[Membership]) -> None:
+        """`ranks`: those behind the job's workers."""
+        self._ranks, self._shards = tuple(ranks), shards
 
-    def about(self, contributors: int | None) -> bool:
-        """Whether a sum with so many contributors, in the packet that has fewest, is in doubt; None: it has no count,
-        and may lack whom any shard has lost."""
-        if contributors == self._workers:
+    def about(self, arrived: int | None) -> bool:
+        """Whether a sum is in doubt; `arrived`: bitmap of the workers whose contributions are in all of its packets.
+        None: it is not known, and the sum may lack whom any shard has lost."""
+        here = None if arrived is None else [rank for at, rank in enumerate(self._ranks) if arrived >> at & 1]
+        if here == list(self._ranks):
             return False
         first, *others = (each.known_members for each in self._shards)
-        return (contributors is not None and contributors < len(first)) or any(each != first for each in others)
+        return (here is not None and not set(first).issubset(here)) or any(each != first for each in others)
 
     @property
     def dissenters(self) -> tuple[int, ...]:

@@ -59,7 +59,9 @@ class KeptReduction:
     result: Words
     """All elements of the result, as words, of which the last may be beyond the last element."""
     counts: Counts | None = None
-    """Contributors of each packet of the result; None: they are not counted."""
+    """Number of contributors of each packet of the result; None: nobody has asked for it."""
+    arrivals: Counts | None = None
+    """Bitmap of the workers in each packet of the result; None: it is not known."""
     residual: bytes = b""
     """Copy of the residual from before the reduction."""
     doubt: Doubt | None = None
@@ -75,13 +77,14 @@ class KeptReduction:
     """Whether its sum had come, in doubt, when the ranks began to agree on how to go on."""
 
     @classmethod
-    def of(cls, ticket: int, given: Reduction, result: Words, counts: Counts | None) -> KeptReduction:
+    def of(cls, ticket: int, given: Reduction, result: Words, arrivals: Counts | None) -> KeptReduction:
         """The entry of a reduction that is not dealt out yet, with a copy of its residual.
 
-        `result` and `counts`: room for its result, and for the contributors of each of its packets.
+        `result` and `arrivals`: room for its result, and for the bitmap of workers in each of its packets.
         """
         residual = ctypes.string_at(given.residual, given.count * RESIDUAL_BYTES) if given.residual else b""
-        return cls(ticket, given, result, counts, residual)
+        counts = np.zeros_like(arrivals) if given.counts and arrivals is not None else None
+        return cls(ticket, given, result, counts, arrivals, residual)
 
     @property
     def is_done(self) -> bool:
@@ -103,7 +106,7 @@ class KeptReduction:
         """Whether the sum, whose parts are there, is in doubt. A result that is handed on never is."""
         if self.doubt is None or self.handed is not None or self.torn:
             return False
-        return self.doubt.about(None if self.counts is None else int(self.counts.min()))
+        return self.doubt.about(None if self.arrivals is None else int(np.bitwise_and.reduce(self.arrivals)))
 
     @property
     def may_go(self) -> bool:
@@ -119,7 +122,8 @@ class KeptReduction:
         return dataclasses.replace(
             given, destination=self.result.ctypes.data, keep_first=0, keep_count=-1,
             counts=given.counts if self.counts is None else self.counts.ctypes.data,
-            owner=(given.owner, self.result, self.counts),
+            arrivals=0 if self.arrivals is None else self.arrivals.ctypes.data,
+            owner=(given.owner, self.result, self.counts, self.arrivals),
         )  # fmt: skip
 
     def handed_on(self, *, holds: bool) -> Reduction:

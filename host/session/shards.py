@@ -105,6 +105,7 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
                 own_count=own_count,
                 destination=reduction.destination + (kept_first - reduction.keep_first) * size if kept else 0,
                 counts=reduction.counts + first // packet_elements * 4 if reduction.counts else 0,
+                arrivals=reduction.arrivals + first // packet_elements * 4 if reduction.arrivals else 0,
                 count=end - first,
                 residual=reduction.residual + first * 4 if reduction.residual else 0,  # float32, whatever the element
                 keep_first=kept_first - first if kept else 0,

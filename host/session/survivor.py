@@ -127,6 +127,7 @@ class Survivor:
     """One rank's state and decisions. Not thread safe. Shards keep the numbers that they had when the job began."""
 
     agreement_type = Agreement
+    doubt_type = Doubt
     settling_s = SETTLING_S
     losses: tuple[type[FaninError], ...] = (SwitchLostError,)
     """Failures at a shard that are its loss, as is the loss of this rank there; others end the job."""
@@ -174,7 +175,7 @@ class Survivor:
     def _use(self, members: dict[int, Member]) -> None:
         self.members, self.spread = members, self._first_spread.only(self.shards)
         specs = [each.spec for each in members.values()]
-        self._doubt = Doubt(len(self.ranks), tuple(members.values())) if self.leaves_out else None
+        self._doubt = self.doubt_type(self.ranks, tuple(members.values())) if self.leaves_out else None
         self.kept.restart(tuple(members.values()), self._doubt)
         # A reduction that one session would refuse is refused before any of them has a part of it.
         spec = dataclasses.replace(specs[0], accumulators=all(each.accumulators for each in specs))
@@ -187,14 +188,14 @@ class Survivor:
     def submit(self, reduction: Reduction, now: float) -> int:
         """Deal a reduction out and return its ticket; only while WHOLE."""
         ticket = self.submitted = self.submitted + 1
-        kept = KeptReduction.of(ticket, reduction, self.kept.room_for(reduction), self._room_for_counts(reduction))
+        kept = KeptReduction.of(ticket, reduction, self.kept.room_for(reduction), self._room_for_arrivals(reduction))
         self.kept.append(kept)
         self._deal(kept, kept.summed(), now)
         if self.state is SurvivorState.WHOLE:  # what is done does not change while the ranks agree
             self.kept.forget()
         return ticket
 
-    def _room_for_counts(self, given: Reduction) -> Counts | None:
+    def _room_for_arrivals(self, given: Reduction) -> Counts | None:
         if not self.leaves_out or given.own_count >= 0:
             return None
         codec = codec_for(given.element, given.lanes, given.count, self._spec, operator=given.operator)

@@ -125,7 +125,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   static const Attribute source("source"), destination("destination"), count("count"), element("element"),
       lanes("lanes"), with("operator"), divisor("divisor"), factor("factor"), residual("residual"),
       keep_first("keep_first"), kept("kept"), own_first("own_first"), own_count("own_count"), tag("tag"),
-      signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
+      signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts"), arrivals("arrivals");
   Reduction reduction;
   reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
   reduction.destination = reinterpret_cast<std::uint8_t*>(destination.of<std::uintptr_t>(given));
@@ -148,6 +148,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   reduction.scale_code = scale_code.of<std::uint16_t>(given);
   reduction.passes = passes.of<bool>(given);
   reduction.counts = reinterpret_cast<std::uint32_t*>(counts.of<std::uintptr_t>(given));
+  reduction.arrivals = reinterpret_cast<std::uint32_t*>(arrivals.of<std::uintptr_t>(given));
   return reduction;
 }
 

@@ -73,6 +73,10 @@ class Operation {
   // This worker's code_count scale codes of a chunk; what lies past the end of the array is 0.
   void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
+  // Notes, where it is asked for, the workers whose contributions or passes are in a chunk's round.
+  void note_arrivals(std::uint64_t chunk, std::uint32_t workers) {
+    if (asked_.arrivals != nullptr) asked_.arrivals[packet(chunk)] = workers;
+  }
   // Writes a chunk's result to the destination, and the quantization error to the residual.
   // `words`: null if none are kept. `shift`: that of a sum that the switch has narrowed.
   // Returns the newly known workers that have spoiled the sum.

@@ -58,6 +58,7 @@ inline void WorkerMachine::State::count_result(std::uint32_t slot, double now, b
   const std::uint64_t item = stream_.current(slot);
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
+    operation.note_arrivals(chunk, header.bitmap);
     if (!operation.keeps(item, stream_.agreed_codes(item)))
       operation.store(chunk, agreed, nullptr, header.contributors);
     else if (packet.word_count == 0)  // a round of passes alone; any other result without words would not fit

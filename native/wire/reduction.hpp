@@ -46,9 +46,10 @@ struct Reduction {
   std::uint64_t own_count = 0;
   std::uint32_t tag = 0;
   std::uint32_t signature = 0;
-  std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
-  bool passes = false;              // whether this worker contributes nothing
-  std::uint32_t* counts = nullptr;  // per chunk of all flows: number of contributions in its result
+  std::uint16_t scale_code = 0;       // of every element, agreed beforehand; 0: agreed chunk by chunk
+  bool passes = false;                // whether this worker contributes nothing
+  std::uint32_t* counts = nullptr;    // per chunk of all flows: number of contributions in its result
+  std::uint32_t* arrivals = nullptr;  // per chunk of all flows: workers whose contributions or passes are in its round
 };
 
 }  // namespace fanin

@@ -39,7 +39,7 @@ from tests.support.sharded_sessions import join_all, tensors, together
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")
-BASE, RESIDUALS, COUNTS = 1 << 20, 1 << 40, 1 << 50
+BASE, RESIDUALS, COUNTS, ARRIVALS = 1 << 20, 1 << 40, 1 << 50, 1 << 51
 
 
 @given(count=st.integers(1, 5_000), shards=st.integers(1, 9), turn=st.integers(1, 50), data=st.data())
@@ -86,6 +86,7 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
         keep_count=kept,
         tag=9,
         counts=COUNTS,
+        arrivals=ARRIVALS,
     )
     spread = Spread(tuple(weights))
     parts = list(deal(whole, packet, spread, turn))
@@ -101,6 +102,7 @@ def test_the_parts_are_the_whole_at_packet_boundaries(
     for _, part in parts:
         assert (part.source - BASE, part.residual - RESIDUALS, part.tag) == (at * element.bytes, at * 4, 9)
         assert part.counts - COUNTS == at // packet * 4, "contributors by packet"
+        assert part.arrivals - ARRIVALS == at // packet * 4
         assert at % packet == 0, "packets hold the elements that they hold at a single switch"
         begin = (part.destination - 2 * BASE) // element.bytes if part.kept else 0
         written += [(begin + i, at + part.keep_first + i) for i in range(part.kept)]

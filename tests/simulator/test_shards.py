@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -10,7 +11,10 @@ from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shard_search import SELDOM_DRAWN, SHARD_DEFECTS, hunt_shards, shorten_shards
 from fanin.emulation.simulator.shards import FaultKind, ShardFault, ShardPlan, Step, draw_shards, simulate_shards
+from fanin.emulation.simulator.violations import ConservationError
 from fanin.host.machine.shard_agreement import Whole
+from fanin.host.session.doubt import Doubt
+from fanin.host.session.survivor import Survivor
 
 FOUND_AS = {
     "passes nothing on": {"progress", "agreement"},
@@ -85,6 +89,29 @@ def test_a_result_is_not_zeros_because_the_only_rank_that_had_it_died_while_it_h
 def test_what_a_shard_and_the_only_rank_that_heard_it_take_with_them_is_not_in_the_way(seed: int) -> None:
     report = simulate_shards(SELDOM_DRAWN["has one name for all"], seed)
     assert (report.ranks, report.stopped) == (3, ())
+
+
+class NumbersAlone(Doubt):
+    """Compares how many ranks have contributed with how many are left, and not which ones."""
+
+    def about(self, arrived: int | None) -> bool:
+        enough = arrived is not None and arrived.bit_count() >= len(self._shards[0].known_members)
+        return super().about(None if enough else arrived)
+
+
+class CountsContributors(Survivor):
+    doubt_type = NumbersAlone
+
+
+def test_a_sum_may_not_lack_a_rank_because_it_has_one_that_died() -> None:
+    """Shard 0 loses rank 2, which has contributed, then rank 1, which has not and is at the other shards: as many
+    have contributed as rank 0 knows to be left, since the news of the second loss gets lost."""
+    faults = (fault("stops", 2, 0.0781), fault("cut", 0, 0.08381, rank=1))
+    plan = ShardPlan(hosts=3, spares=1, steps=12, packets=3, link=Link(loss=0.2), faults=faults)
+    report = simulate_shards(plan, 343)
+    assert (report.ranks, report.jobs) == (2, 2), report
+    with pytest.raises(ConservationError, match=re.escape("[1, 0, 1]")):
+        simulate_shards(plan, 343, survivor=CountsContributors)
 
 
 def test_of_two_halves_that_cannot_reach_each_other_the_one_with_the_lowest_shard_goes_on() -> None:

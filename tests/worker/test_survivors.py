@@ -88,6 +88,25 @@ def test_a_mean_divides_by_who_was_there(kinds: str) -> None:
     assert arrays[0].tolist() == arrays[1].tolist() == [3.0] * (SLOTS * WORDS)
 
 
+def test_a_result_says_who_is_in_each_of_its_packets(kinds: str) -> None:
+    """Worker 1 has contributed to the first packets, and is gone before the others have."""
+    cluster = cluster_of(kinds)
+    early = np.full(2 * WORDS, 1, np.int32)
+    cluster.submit(1, reduction(early, signature=5))
+    cluster.network.run_for(0.01)
+    lose(cluster, 1)
+    arrivals = np.zeros((2, 2, 2), np.uint32)
+    for round_number in (0, 1):
+        for number, worker in enumerate((0, 2)):
+            array = np.full(2 * WORDS, 1, np.int32)
+            asked = reduction(array, signature=5, arrivals=arrivals[round_number, number].ctypes.data)
+            cluster.submit(worker, asked)
+        cluster.network.run_until(
+            lambda: not (cluster.workers[0].outstanding() or cluster.workers[2].outstanding()), limit_s=10
+        )
+    assert arrivals.tolist() == [[[0b111, 0b111]] * 2, [[0b101, 0b101]] * 2]
+
+
 # R-MEMBER-15
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 @pytest.mark.parametrize(("quorum", "staleness"), [(3, 0), (1, 2)])
