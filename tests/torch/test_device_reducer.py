@@ -212,10 +212,10 @@ def test_a_rank_that_does_not_come_to_its_first_device_tensor_is_named() -> None
     side = SideStore(store)
     device_agreement.tell(store, "g", 0, device_agreement.NUMBERS, True)
     with pytest.raises(CollectiveTimeoutError, match="ranks 1, 2 of this group"):
-        device_agreement.all_say(side, "g", 3, device_agreement.NUMBERS, timedelta(milliseconds=50))
+        device_agreement.all_say(side, "g", 0, 3, device_agreement.NUMBERS, timedelta(milliseconds=50))
     for rank in (1, 2):
         device_agreement.tell(store, "g", rank, device_agreement.NUMBERS, rank != 2)
-    assert not device_agreement.all_say(side, "g", 3, device_agreement.NUMBERS, timedelta(seconds=5))
+    assert not device_agreement.all_say(side, "g", 0, 3, device_agreement.NUMBERS, timedelta(seconds=5))
 
 
 class ScarceDevice(HostDevice):

@@ -73,8 +73,8 @@ class DeviceParts:
         from fanin.host.torch.device.lines import LEASED_SLOTS, SLOTS
         from fanin.host.torch.device.reducer import DeviceReducer, Means
 
-        side = asked_at(self._store)
-        if not device_agreement.all_say(side, self._job_name, self._size, device_agreement.DEVICE, self._timeout):
+        side, name = asked_at(self._store), self._job_name
+        if not device_agreement.all_say(side, name, self._rank, self._size, device_agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
         asked, because = cuda.asked_by(self._options)
@@ -107,10 +107,10 @@ class DeviceParts:
             arithmetic = triton_arithmetic(device, self._plans(switch), marks=self._options.on_nonfinite != "warn")
         except UnsupportedError as error:
             log.warning("rank %d: %s", self._rank, error)
-        name, works = self._job_name, arithmetic is not None
-        side.ask(lambda store: device_agreement.tell(store, name, self._rank, device_agreement.NUMBERS, works))
+        name, rank, works = self._job_name, self._rank, arithmetic is not None
+        side.ask(rank, lambda store: device_agreement.tell(store, name, rank, device_agreement.NUMBERS, works))
         everywhere = device_agreement.all_say(
-            side, name, self._size, device_agreement.NUMBERS, self._timeout, partial(_raise_failure, session)
+            side, name, rank, self._size, device_agreement.NUMBERS, self._timeout, partial(_raise_failure, session)
         )
         session.wait(ticket, self._timeout.total_seconds())
         if arithmetic is not None and not everywhere:
@@ -138,7 +138,7 @@ class DeviceParts:
         self._codes = LeasedSession(
             lambda lease, interrupted: join(lease, options, interrupted),
             MemberNames(address=words.address, job_name=name, rank=self._rank, size=self._size),
-            ballot=None if side is None else StoreBallot(side, name, self._size),
+            ballot=None if side is None else StoreBallot(side, name, self._rank, self._size),
             idle_s=options.idle_return_s,
         )
         WATCH.add(self._codes, failed, self._codes.return_if_idle)

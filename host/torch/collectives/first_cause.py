@@ -41,7 +41,7 @@ class FirstCause:
         # By a second connection, since the program's thread may be waiting in the store when a sum fails. It is opened
         # now, since connecting to a store that has ended takes as long as the store's timeout.
         self._side, self._key = asked_at(store), f"fanin/cause/{name}"
-        self._failures = failures
+        self._failures, self._rank = failures, failures.rank
 
     def found(self, error: FaninError | None) -> FaninError | None:
         """The cause: the group's failure, or what another rank has told, or else `error`, this rank's own.
@@ -55,14 +55,14 @@ class FirstCause:
                     return told
                 time.sleep(LOOK_INTERVAL_S)
             cause = failure or error
-            return None if cause is None else self._side.ask(lambda store: self._tell(store, cause))
+            return None if cause is None else self._side.ask(self._rank, lambda store: self._tell(store, cause))
         except StoreSilentError:
             return self._failures.failure or error
 
     def _asked(self) -> FaninError | None:
         """Return what another rank has told, and None where the store has not answered yet."""
         try:
-            return self._side.ask(self._told)
+            return self._side.ask(self._rank, self._told)
         except StoreSilentError as error:
             if error.ended:
                 raise

@@ -278,7 +278,9 @@ class GroupResources:
         meeting = self._meet(store, group_name, timeout)
         wait_for_all(store, meeting, self.rank, self.size, timeout)
         side = self.side = side_of(store)
-        gives_back = self.options.idle_return_s > 0 and side is not None
+        ballot = None
+        if side is not None and self.options.idle_return_s > 0:
+            ballot = StoreBallot(side, meeting.job_name, self.rank, self.size)
 
         def join(name: str, interrupted: Callable[[], None]) -> JoinedSession:
             of_lease = replace(meeting, job_name=name, holds_switch=False)
@@ -289,7 +291,7 @@ class GroupResources:
         return LeasedSession(
             join,
             MemberNames(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
-            ballot=StoreBallot(side, meeting.job_name, self.size) if gives_back and side is not None else None,
+            ballot=ballot,
             idle_s=self.options.idle_return_s,
             elsewhere=self._lost_elsewhere,
         )
@@ -329,16 +331,17 @@ class GroupResources:
     def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         """Join after the meeting, in a thread of its own, asking the store by its second connection. The process that
         serves the store, which need not be a member, may have left: then this rank hears no refusal of another."""
+        rank = self.rank
 
         def judge() -> None:
             interrupted()
             with contextlib.suppress(StoreSilentError):
-                if (refusal := side.ask(lambda store: refusal_of_another(store, meeting, self.rank))) is not None:
+                if (refusal := side.ask(rank, lambda store: refusal_of_another(store, meeting, rank))) is not None:
                     raise refusal
 
         def tell(error: SwitchUnreachableError) -> None:
             with contextlib.suppress(StoreSilentError):
-                side.ask(lambda store: tell_refusal(store, meeting, self.rank, error))
+                side.ask(rank, lambda store: tell_refusal(store, meeting, rank, error))
 
         return self._joined(meeting, judge, tell)
 

@@ -29,29 +29,29 @@ def tell(store: c10d.Store, group: str, rank: int, question: str, answer: bool) 
 
 
 def all_say(
-    side: SideStore, group: str, size: int, question: str, timeout: timedelta,
+    side: SideStore, group: str, rank: int, size: int, question: str, timeout: timedelta,
     check: Callable[[], None] = lambda: None,
 ) -> bool:  # fmt: skip
-    """Whether every rank has said yes; waits for all answers.
+    """Whether every rank has said yes; waits for all answers. `rank`: this one.
 
     Raises CollectiveTimeoutError, with the ranks that have not answered, and what `check` raises, which is called
     before every look.
     """
-    keys = [_key(group, rank, question) for rank in range(size)]
+    keys = [_key(group, each, question) for each in range(size)]
     ends_s, look_s = time.monotonic() + timeout.total_seconds(), FIRST_LOOK_S
-    while not side.ask(lambda store: store.check(keys)):
+    while not side.ask(rank, lambda store: store.check(keys)):
         check()
         if time.monotonic() >= ends_s:
-            come = side.ask(lambda store: [store.check([key]) for key in keys])
-            silent = ", ".join(str(rank) for rank, here in enumerate(come) if not here)
+            come = side.ask(rank, lambda store: [store.check([key]) for key in keys])
+            silent = ", ".join(str(each) for each, here in enumerate(come) if not here)
             raise CollectiveTimeoutError(
-                f"Timed out: ranks {silent} of this group have not come to its first CUDA tensor in "
+                f"Timed out on rank {rank}: ranks {silent} of this group have not come to its first CUDA tensor in "
                 f"{timeout.total_seconds():g} s. Remedy: every rank calls a collective with tensors on the same kind "
                 "of device; a rank that has no GPU makes all go by the host by itself"
             )
         time.sleep(look_s)
         look_s = min(2 * look_s, LAST_LOOK_S)
-    return side.ask(lambda store: all(store.get(key) == b"1" for key in keys))
+    return side.ask(rank, lambda store: all(store.get(key) == b"1" for key in keys))
 
 
 def _key(group: str, rank: int, question: str) -> str:

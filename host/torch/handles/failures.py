@@ -157,7 +157,7 @@ class Failures:
 
     def _because(self, cause: FaninError, where: str) -> FaninError:
         if isinstance(cause, WorkerLostError):
-            return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer: {cause}{self._globally(cause)}")
+            return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer{self._globally(cause)}: {cause}")
         return _again(cause, f"{where}: {cause}")
 
     def session_failure(self) -> FaninError | None:
@@ -172,10 +172,15 @@ class Failures:
         return f"{name} ({self.size} ranks)"
 
     def _globally(self, error: WorkerLostError) -> str:
-        ranks = [self.global_ranks[rank] for rank in error.ranks if rank < len(self.global_ranks)]
-        if not ranks or list(error.ranks) == ranks:
+        """The lost ranks in the world's numbers, where those differ from the group's."""
+        lost = [rank for rank in error.ranks if rank < len(self.global_ranks)]
+        world = [self.global_ranks[rank] for rank in lost]
+        if lost == world:
             return ""
-        return f" (ranks of this group; global: {', '.join(map(str, ranks))})"
+        if len(lost) == 1:
+            return f" (rank {lost[0]} of this group is rank {world[0]} of the world)"
+        here, there = (", ".join(map(str, ranks)) for ranks in (lost, world))
+        return f" (ranks {here} of this group are ranks {there} of the world)"
 
 
 def _late(timeout_s: float) -> str:

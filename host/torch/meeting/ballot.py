@@ -25,8 +25,8 @@ Answer = TypeVar("Answer")
 class StoreBallot:
     """A `Ballot` of the `size` ranks of one job."""
 
-    def __init__(self, store: SideStore, job_name: str, size: int) -> None:
-        self._store, self._job_name, self._size = store, job_name, size
+    def __init__(self, store: SideStore, job_name: str, rank: int, size: int) -> None:
+        self._store, self._job_name, self._rank, self._size = store, job_name, rank, size
 
     def idle(self, lease: int, count: int) -> bool:
         """Vote for the end, as `Ballot.idle` does."""
@@ -59,7 +59,7 @@ class StoreBallot:
 
     def _asked(self, ask: Callable[[c10d.Store], Answer]) -> Answer:
         try:
-            return self._store.ask(ask)
+            return self._store.ask(self._rank, ask)
         except StoreSilentError as error:
             kind = BallotOverError if error.ended else FaninError
             raise kind(

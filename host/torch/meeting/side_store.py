@@ -24,6 +24,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from fanin.addresses import host_and_port
 from fanin.errors import FaninError, StoreSilentError
 from fanin.host.session.threads import WORK, started
 from fanin.interruptions import interrupts
@@ -56,16 +57,17 @@ class SideStore:
         self._stuck = False
         """Whether the question under way was given up: until it is answered after all, further ones fail at once."""
 
-    def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
+    def ask(self, rank: int, question: Callable[[c10d.Store], Answer]) -> Answer:
         """Ask the store by a thread of its own: returns what `question` returns, or raises what it raises.
 
+        `rank`: of the asker in its group, which errors name; the groups of a process share a SideStore. Raises
         StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
         """
         if self._ended is not None:  # torch logs a stack for every try
-            raise StoreSilentError(_silent(self._ended), ended=True)
+            raise StoreSilentError(_silent(self._where, rank, self._ended), ended=True)
         answered: Future[Answer] = Future()
         if not self._asking.acquire(timeout=0 if self._stuck else ANSWER_TIMEOUT_S):
-            raise StoreSilentError(_silent("an earlier question was not answered"))
+            raise StoreSilentError(_silent(self._where, rank, "an earlier question was not answered"))
 
         def ask() -> None:
             try:
@@ -79,14 +81,16 @@ class SideStore:
 
         if started(ask, name="fanin-store") is None:
             self._asking.release()
-            raise StoreSilentError("no further thread can be started to ask a store. Remedy: raise `ulimit -u`")
+            raise StoreSilentError(
+                f"rank {rank}: no further thread can be started to ask {self._where}. Remedy: raise `ulimit -u`"
+            )
         try:
             return answered.result(ANSWER_TIMEOUT_S)
         except LateError as error:
             if interrupts(error):
                 raise
             self._stuck = not answered.done()
-            raise StoreSilentError(_silent(f"no answer for {ANSWER_TIMEOUT_S:g} s")) from None
+            raise StoreSilentError(_silent(self._where, rank, f"no answer for {ANSWER_TIMEOUT_S:g} s")) from None
         except FaninError:
             raise
         except RuntimeError as error:  # torch's errors of stores
@@ -94,7 +98,15 @@ class SideStore:
                 raise
             if isinstance(error, dist.DistNetworkError):
                 self._ended = str(error).partition("\n")[0]
-            raise StoreSilentError(_silent(str(error).partition("\n")[0]), ended=self._ended is not None) from error
+            why = str(error).partition("\n")[0]
+            raise StoreSilentError(_silent(self._where, rank, why), ended=self._ended is not None) from error
+
+    @property
+    def _where(self) -> str:
+        """The store in words, with its address where it has one."""
+        of = self._of
+        at = f" at {host_and_port(of.host, of.port)}" if isinstance(of, c10d.TCPStore) else ""
+        return f"the store{at} through which this group's ranks met"
 
 
 def side_of(store: c10d.Store) -> SideStore | None:
@@ -125,10 +137,10 @@ def bare(store: c10d.Store) -> c10d.Store:
     return store
 
 
-def _silent(why: str) -> str:
+def _silent(where: str, rank: int, why: str) -> str:
     return (
-        f"the store through which this group's ranks met does not answer ({why}): the process that serves it, rank 0 "
-        "of the world or torchrun's agent, has ended or is stopped. Remedy: see its output"
+        f"rank {rank}: {where} does not answer ({why}): the process that serves it, rank 0 of the world or torchrun's "
+        "agent, has ended or is stopped. Remedy: see its output"
     )
 
 
