@@ -44,6 +44,7 @@ from fanin.host.torch.handles.call import SUM, Call, Tensors, number_of
 from fanin.host.torch.handles.failures import STOP_TIMEOUT_S, WATCH
 from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
 from fanin.host.torch.handles.nonfinite import NonFinite
+from fanin.host.torch.handles.timeouts import of_group
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.levels import Levels, agree
 from fanin.host.torch.meeting.meeting import Meeting
@@ -95,6 +96,7 @@ class FaninProcessGroup(TorchCalls):
         Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
         when ranks do not come.
         """
+        timeout = of_group(timeout, rank, store)
         super().__init__(store, rank, size, group_name, timeout)
         self._openings = itertools.count()
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.handles.timeouts import DefaultTimeout
+from fanin.host.torch.handles.timeouts import DefaultTimeout, seconds_of
 
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -23,7 +23,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         self._name = name
         self._description = "undefined"
         self._sequence = 0
-        self.default_timeout = DefaultTimeout(timeout.total_seconds())
+        self.default_timeout = DefaultTimeout(seconds_of(timeout))
         """The timeout of collectives that are given none."""
         self._bound_device: torch.device | None = None
 
@@ -97,7 +97,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of collectives that are given none, for waits that begin after this."""
-        self.default_timeout.seconds = timeout.total_seconds()
+        self.default_timeout.seconds = seconds_of(timeout)
 
     _set_default_timeout = set_timeout
 

@@ -3,7 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeAlias
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import ConfigurationError
+
+ZERO = timedelta(0)
+LONGEST = timedelta(days=3650)
+"""The longest timeout, which is as good as none: one above it is this one.
+
+gloo and torch's stores add a timeout to the time of day in nanoseconds of 64 bits, which overflows above about 240
+years: they hang then, or do not wait.
+"""
+
+
+def bounded(timeout: timedelta) -> timedelta:
+    """A timeout of the program's, LONGEST at most."""
+    return min(timeout, LONGEST)
+
+
+def of_group(timeout: timedelta, rank: int, store: c10d.Store) -> timedelta:
+    """The timeout of a new group, LONGEST at most, as is that of its store, which torch sets to the world's.
+
+    Raises ConfigurationError for one below 0.
+    """
+    if timeout < ZERO:  # or what torch makes of more nanoseconds than 64 bits hold
+        raise ConfigurationError(
+            f"rank {rank}: the group's timeout is {timeout.total_seconds():,.0f} s; must be in 0..{LONGEST.days} days",
+            "timeout",
+        )
+    if timeout > LONGEST:
+        store.set_timeout(LONGEST)
+    return bounded(timeout)
+
+
+def seconds_of(timeout: timedelta) -> float:
+    """A timeout of the program's in seconds, LONGEST at most."""
+    return bounded(timeout).total_seconds()
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.host_tensor import beneath_layers, layers_active
 from fanin.host.torch.handles.registered import Notes
-from fanin.host.torch.handles.timeouts import Timeout, at_present
+from fanin.host.torch.handles.timeouts import Timeout, at_present, seconds_of
 from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class FaninWork(_Work):  # type: ignore[misc]
 
     def _wait(self, timeout: timedelta) -> bool:
         try:
-            self._await(self.timeout_s if timeout <= NO_TIMEOUT else timeout.total_seconds())
+            self._await(self.timeout_s if timeout <= NO_TIMEOUT else seconds_of(timeout))
         except Exception as error:
             if not interrupts(error):
                 self._error = error
