@@ -55,17 +55,18 @@ class Plan(codecs_train_rows.Plan):
                 "--record, --html and --runs are of `fanin bench codecs --train`. Remedy: add it, or leave them out"
             )
         if len(self.workers) != 1:
-            raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
+            raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`", "--workers")
         for each in self.values:
             task, _, step = each.partition("@")
             known = task in codecs_train_rows.STEPS and step.isdecimal() and 1 <= int(step) <= MAX_STEP
             if each not in DRAWN and not known:
                 raise ConfigurationError(
                     f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of "
-                    f"{' or '.join(codecs_train_rows.STEPS)} in 1..{MAX_STEP}, as in digits@50"
+                    f"{' or '.join(codecs_train_rows.STEPS)} in 1..{MAX_STEP}, as in digits@50",
+                    "--values",
                 )
         if any(map(hooks.is_hook, self.codecs)):
-            raise ConfigurationError(f"{hooks.NAME}, torch's hook, is for `fanin bench codecs --train`")
+            raise ConfigurationError(f"{hooks.NAME}, torch's hook, is for `fanin bench codecs --train`", "--codecs")
         check_bytes(self.bytes)
         check_codecs(self.measured, *self.workers)
 

@@ -59,7 +59,8 @@ def read(text: str) -> PowerSgd:
     found = _TEXT.fullmatch(text)
     if found is None or not 1 <= (rank := int(found["rank"] or PowerSgd("").rank)) <= MAX_RANK:
         raise ConfigurationError(
-            f"{text!r}: torch's hook is {NAME}:fanin or {NAME}:gloo, with :rank=N of 1..{MAX_RANK} after it if not 4"
+            f"{text!r}: torch's hook is {NAME}:fanin or {NAME}:gloo, with :rank=N of 1..{MAX_RANK} after it if not 4",
+            "--codecs",
         )
     return PowerSgd(found["group"], rank)
 

@@ -60,17 +60,19 @@ class Plan:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.tasks or not set(self.tasks) <= set(STEPS):
-            raise ConfigurationError(f"task = {','.join(self.tasks)!r}; must be some of {', '.join(STEPS)}")
+            raise ConfigurationError(f"task = {','.join(self.tasks)!r}; must be some of {', '.join(STEPS)}", "--task")
         if not self.workers:
-            raise ConfigurationError("workers = ''; each must be in 2..32")
+            raise ConfigurationError("workers = ''; each must be in 2..32", "--workers")
         for task in self.tasks:
             for workers in self.workers:
                 if self.batch_of(task) % workers:
-                    raise ConfigurationError(f"workers = {workers}; must divide the batch of {self.batch_of(task)}")
+                    raise ConfigurationError(
+                        f"workers = {workers}; must divide the batch of {self.batch_of(task)}", "--workers"
+                    )
             if self.steps_of(task) < self.timed_steps:
-                raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
+                raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps", "--timed")
         if self.rates_bit_s and min(self.rates_bit_s) <= 0:
-            raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none")
+            raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none", "--rates")
         for rate in self.rates_bit_s:
             Link(rate_bit_s=rate)  # ConfigurationError for one that no link can have, before anything is trained
         for text in filter(hooks.is_hook, self.texts):

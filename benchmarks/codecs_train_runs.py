@@ -114,13 +114,13 @@ def carry_out(runs: list[Run], kept: Trainings, output: Output) -> None:
         for _ in kept.collect(found, here, workers, outcome_of, "run"):
             pass  # ranks report nothing but trainings
     if left := kept.missing(runs):
-        raise FaninError(f"{left[0].words}: not all ranks have said how it went; please report this")
+        raise FaninError(f"{left[0].words}: not all ranks have said how it went. Remedy: please report this")
 
 
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
     """Combine the reports of all ranks on a run into its outcome."""
     if len({each["replica"] for each in said}) != 1:
-        raise FaninError(f"{run.words}: the ranks' parameters differ at the end; please report this")
+        raise FaninError(f"{run.words}: the ranks' parameters differ at the end. Remedy: please report this")
     points: list[list[Any]] = next((each["points"] for each in said if each["points"]), [])
     return Outcome(
         run=run,

@@ -73,7 +73,7 @@ class Plan:
             raise ConfigurationError(f"which = ''. Remedy: name some of {', '.join(COLLECTIVES)}")
         if not self.sizes or min(self.sizes) < FLOAT_BYTES * self.workers:
             raise ConfigurationError(
-                f"bytes = {self.sizes}; must be at least {FLOAT_BYTES * self.workers}, a float32 per worker"
+                f"bytes = {self.sizes}; must be at least {FLOAT_BYTES * self.workers}, a float32 per worker", "--bytes"
             )
         if self.link is not None:
             Topology(workers=self.workers, link=self.link, switch_at=self.switch_at)

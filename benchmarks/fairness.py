@@ -119,7 +119,7 @@ def _measure(plan: Plan, fabric: Fabric, asked: Asked, output: Output) -> tuple[
     job = placed_job(fabric, "fanin.benchmarks.fairness_worker", words_of(asked))
     found = list(reports_of_job(output, f"second job: {asked.second_job}", job))
     if any(report.get("wrong") for report in found):
-        raise FaninError(f"second job {asked.second_job}: sums were wrong; please report this")
+        raise FaninError(f"second job {asked.second_job}: sums were wrong. Remedy: please report this")
     first = [report for report in found if report["job"] == 0]
     rate = min(report["sums"] * COUNT * 4 / report["seconds"] for report in first)
     return asked.second_job, rate, first[0]["sums"], sum(report.get("flooded", 0) for report in found)

@@ -74,7 +74,7 @@ class Plan:
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 given = ",".join(map(str, values))
-                raise ConfigurationError(f"{name} = {given!r}; expected one at least, and none twice")
+                raise ConfigurationError(f"{name} = {given!r}; expected one at least, and none twice", name)
 
     @property
     def places(self) -> list[tuple[int, bool]]:

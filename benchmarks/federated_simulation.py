@@ -116,7 +116,10 @@ class Simulation:
             self._now, _, event = heapq.heappop(self._events)
             event()
         if self._version < self._rounds:
-            raise FaninError(f"round {self._version} of {self._rounds} never closed under {self._policy.name!r}")
+            raise FaninError(
+                f"round {self._version} of {self._rounds} never closed under {self._policy.name!r}. "
+                "Remedy: give a policy whose rounds close with fewer clients, or shorter delays"
+            )
         for each, account in zip(self._clients, self._accounts, strict=True):
             account.dropped["at the end"] += len(each.held) + each.computing
             account.handed_in += each.computing

@@ -165,7 +165,7 @@ def explained_error(what: str, found: Iterable[Mapping[str, Any]], tolerated: fl
 def alike(what: str, found: Sequence[Mapping[str, Any]], key: str) -> None:
     """Raise FaninError if ranks report different values of `key`, such as checksums of results."""
     if any(report[key] != found[0][key] for report in found):
-        raise FaninError(f"{what}: the ranks got different results")
+        raise FaninError(f"{what}: the ranks got different results. Remedy: please report this with the command")
 
 
 def busy(found: Iterable[Mapping[str, Any]]) -> float | None:

@@ -95,7 +95,9 @@ class Plan:
         check_bounds(self)
         for name, given, known in (("modes", self.modes, MODES), ("conditions", self.conditions, CONDITIONS)):
             if not given or set(given) - set(known):
-                raise ConfigurationError(f"{name} = {','.join(given)!r}; must be some of {', '.join(known)}")
+                raise ConfigurationError(
+                    f"{name} = {','.join(given)!r}; must be some of {', '.join(known)}", f"--{name}"
+                )
         _ = self.link
         if self.timed and (self.link is None or not MIN_TIMED <= self.timed < self.steps):
             raise ConfigurationError(
@@ -234,7 +236,10 @@ def with_whole_trainings(plan: Plan, found: Sequence[Report], whole: Sequence[Re
         key = over["mode"], over["repeat"], over["rank"]
         without = by_training.get(key)
         if without is None:
-            raise FaninError(f"{key[0]}, repeat {key[1]}: rank {key[2]} reported nothing without links")
+            raise FaninError(
+                f"{key[0]}, repeat {key[1]}: rank {key[2]} reported nothing without links. "
+                "Remedy: see that rank's output above, then measure again"
+            )
         if over["replica"] != without["timed_replica"]:
             raise FaninError(
                 f"{key[0]}, repeat {key[1]}: rank {key[2]} has other weights after {plan.timed} steps over links than "
@@ -262,7 +267,10 @@ def rows_of(plan: Plan, condition: str, found: Sequence[Report]) -> list[Row]:
         for repeat in range(plan.repeats):
             said = runs.get((mode, repeat), [])
             if len(said) != plan.workers:
-                raise FaninError(f"{mode}, {condition}, repeat {repeat}: {len(said)} of {plan.workers} ranks reported")
+                raise FaninError(
+                    f"{mode}, {condition}, repeat {repeat}: {len(said)} of {plan.workers} ranks reported. "
+                    "Remedy: see the others' output above, then measure again"
+                )
             if mode != ALONE:
                 alike(f"{mode}, {condition}, repeat {repeat}", said, "replica")
     every = {mode: [runs[mode, repeat] for repeat in range(plan.repeats)] for mode in plan.modes}

@@ -82,10 +82,14 @@ class Plan(scenario.Cluster):
             _ = self.shared_plans
             return
         if len(self.tcp_flows) != 1:
-            raise ConfigurationError(f"tcp_flows = {self.tcp_flows}; expected one number, or --shared-link")
+            raise ConfigurationError(
+                f"tcp_flows = {self.tcp_flows}; expected one number, or --shared-link", "--tcp-flows"
+            )
         topology = self.topology
         if "mpi" in self.against and topology.ranks_per_host > 1:
-            raise ConfigurationError("against = mpi: OpenMPI is measured with ranks_per_host = 1 only")
+            raise ConfigurationError(
+                "against = mpi: OpenMPI is measured with ranks_per_host = 1 only", "--ranks-per-host"
+            )
         check_bytes(*self.sizes)
         check_rivals([Rival("fanin", lanes) for lanes in self.lanes], self.against)
 
@@ -104,7 +108,7 @@ class Plan(scenario.Cluster):
     def shared_plans(self) -> list[sharing.Plan]:
         """Plans of the rows of --shared-link: one for each queue and number of TCP flows."""
         if len(self.sizes) != 1:
-            raise ConfigurationError(f"bytes = {self.sizes}; expected one number with --shared-link")
+            raise ConfigurationError(f"bytes = {self.sizes}; expected one number with --shared-link", "--bytes")
         racks = 1 if self.uplink is None else 2  # a scenario with one rack has no uplink
         shapes = [self.scenario(queue=queue, racks=racks, tcp_flows=0).topology for queue in self.queue.split(",")]
         return [
@@ -218,7 +222,10 @@ class _Cluster:
         for rival in rivals:
             own = found[rival.label]
             if len({report["replica"] for report in own}) != 1:
-                raise FaninError(f"{rival.label}: the ranks' parameters differ after {self._plan.steps} steps")
+                raise FaninError(
+                    f"{rival.label}: the ranks' parameters differ after {self._plan.steps} steps. "
+                    "Remedy: please report this with the command"
+                )
             size = own[0]["gradient_bytes"]
             rows.append(self._row(rival, own, gloo_s, bytes=size, measures="step", ideal_s=None, max_error=None))
         return rows

@@ -139,7 +139,7 @@ def check_bytes(*sizes: int) -> None:
     """Raise ConfigurationError for a size that is no positive number of float32 elements."""
     for size in sizes:
         if size <= 0 or size % FLOAT_BYTES:
-            raise ConfigurationError(f"bytes = {size}; must be a positive multiple of {FLOAT_BYTES}")
+            raise ConfigurationError(f"bytes = {size}; must be a positive multiple of {FLOAT_BYTES}", "--bytes")
 
 
 def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:

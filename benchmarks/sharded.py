@@ -78,7 +78,9 @@ class Plan:
                 f"rivals = {','.join(self.rivals)!r}. Remedy: name some of {', '.join(RIVALS)}, once each"
             )
         if not self.steps and not self.epochs:
-            raise ConfigurationError("steps = 0 and epochs = 0: nothing to measure; expected one of them above 0")
+            raise ConfigurationError(
+                "steps = 0 and epochs = 0: nothing to measure; expected one of them above 0", "--steps or --epochs"
+            )
         if self.link is not None:
             Topology(workers=self.workers, link=self.link, switch_at=self.switch_at)
 

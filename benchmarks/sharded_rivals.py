@@ -25,7 +25,7 @@ class ShardedRival:
     def parse(cls, label: str) -> ShardedRival:
         """Find the rival of a label; ConfigurationError for no such rival."""
         if label not in RIVALS:
-            raise ConfigurationError(f"rivals = {label!r}; there are {', '.join(RIVALS)}")
+            raise ConfigurationError(f"rivals = {label!r}; there are {', '.join(RIVALS)}", "--rivals")
         return RIVALS[label]
 
 

@@ -71,7 +71,9 @@ def to_do(runs: Sequence[Run], kept: Trainings) -> list[Run]:
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
     """Combine the reports of all ranks on a run into its outcome; FaninError if they disagree on a loss."""
     if len({each["loss"] for each in said}) != 1:
-        raise FaninError(f"{run.rival}: the ranks have different losses after {run.epochs} epochs; please report this")
+        raise FaninError(
+            f"{run.rival}: the ranks have different losses after {run.epochs} epochs. Remedy: please report this"
+        )
     apart_step, apart = (_most([each[name] for each in said]) for name in ("apart_step", "apart"))
     return Outcome(run, said[0]["loss"], said[0]["test_loss"], apart_step, apart)
 

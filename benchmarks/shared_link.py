@@ -61,19 +61,24 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= 32 or self.jobs < 1 or self.tcp_flows < 0:
-            raise ConfigurationError("workers must be in 1..32, jobs at least 1, tcp-flows at least 0")
+            raise ConfigurationError(
+                "workers must be in 1..32, jobs at least 1, tcp-flows at least 0", "--workers, --jobs or --tcp-flows"
+            )
         if 1 + self.workers * self.jobs + 2 * self.tcp_flows > MAX_PROCESSES:
-            raise ConfigurationError(f"more than {MAX_PROCESSES} processes; fewer workers, jobs or TCP flows, please")
+            raise ConfigurationError(
+                f"these are more than {MAX_PROCESSES} processes. Remedy: fewer --workers, --jobs or --tcp-flows"
+            )
         if self.shared.rate_bit_s is None:
             raise ConfigurationError("a link without a rate is not shared. Remedy: name one with --rate, or --uplink")
         if self.shared.mtu != self.link.mtu:
-            raise ConfigurationError("the uplink's MTU must be that of the other links")
+            raise ConfigurationError("the uplink's MTU must be that of the other links", "the MTUs")
         if self.size < MIN_BYTES or self.size % WORD_BYTES:
             raise ConfigurationError(
-                f"bytes = {self.size}; must be a multiple of {WORD_BYTES}, and at least {MIN_BYTES}, with --shared-link"
+                f"bytes = {self.size}; must be a multiple of {WORD_BYTES}, and {MIN_BYTES} or more, with --shared-link",
+                "--bytes",
             )
         if self.seconds < MIN_SECONDS:
-            raise ConfigurationError(f"seconds = {self.seconds:g}; must be at least {MIN_SECONDS:g}")
+            raise ConfigurationError(f"seconds = {self.seconds:g}; must be at least {MIN_SECONDS:g}", "--seconds")
         _ = self.topology  # raises ConfigurationError for too many hosts
 
     @property
@@ -241,7 +246,7 @@ def rate_within(marks: Marks, since: float, until: float) -> float:
     Raises ConfigurationError if the marks do not span that time.
     """
     if len(marks) < 2 or not marks[0][0] <= since < until <= marks[-1][0]:
-        raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
+        raise ConfigurationError("too few reductions to tell a rate. Remedy: more --seconds, or fewer --bytes")
     import numpy as np  # --help must not import numpy
 
     times, counts = zip(*marks, strict=True)

@@ -91,7 +91,7 @@ class Plan:
             if not given:
                 raise ConfigurationError(f"{name} = ''. Remedy: name at least one")
         if Link(rate_bit_s=self.rate_bit_s).rate_bit_s is None:
-            raise ConfigurationError("a slow link needs a rate, such as 4mbit")
+            raise ConfigurationError("a slow link needs a rate, such as 4mbit", "that rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,8 @@ def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
             reports = told.get((mode, seed), [])
             if len(reports) != plan.workers or len({each["replica"] for each in reports}) != 1:
                 raise FaninError(
-                    f"{mode}, {condition}, seed {seed}: the replicas differ at the end, or a rank is missing"
+                    f"{mode}, {condition}, seed {seed}: the replicas differ at the end, or a rank is missing. "
+                    "Remedy: see the ranks' output above, then measure again"
                 )
             reached[mode].append(to_target(reports[0]["points"], plan.target))
     synchronous_s = _mean(reached.get("synchronous", [None]))

@@ -113,7 +113,9 @@ def _await_server(address: str, switch: subprocess.Popen[bytes], log: Path) -> N
             except grpc.RpcError:
                 if switch.poll() is not None or time.monotonic() > deadline:
                     said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-                    raise UnsupportedError(f"{BINARY} does not serve P4Runtime at {address}; it says: {said}") from None
+                    raise UnsupportedError(
+                        f"{BINARY} does not serve P4Runtime at {address}; it says: {said}. Remedy: see its words"
+                    ) from None
 
 
 def _ip(*arguments: str) -> None:

@@ -103,7 +103,8 @@ class ForkServer:
                 return answer.decode()
         status = self._process.wait()
         raise FaninError(
-            f"the process that starts ranks has ended, with status {status}: {cause_in(end_of(self._log))}"
+            f"the process that starts ranks has ended, with status {status}: {cause_in(end_of(self._log))}. "
+            "Remedy: see what it says there, then run it again"
         )
 
 

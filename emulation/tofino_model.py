@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from fanin import files
 from fanin.errors import ConfigurationError, FaninError, UnsupportedError
 
 MODEL, DRIVER, HARNESS = "tofino-model", "bf_switchd", "simple_test_harness"
@@ -78,7 +79,7 @@ class ModelOptions:
     def check(self) -> None:
         """Raise ConfigurationError for an unknown chip."""
         if self.chip not in CHIPS:
-            raise ConfigurationError(f"chip {self.chip!r}: expected {' or '.join(CHIPS)}")
+            raise ConfigurationError(f"chip {self.chip!r}: expected {' or '.join(CHIPS)}", "the chip")
 
 
 def port_file(ports: Mapping[int, tuple[int, int]]) -> str:
@@ -133,11 +134,13 @@ def launched(options: ModelOptions, folder: Path) -> Iterator[None]:
         while not _listens(options.bfrt_port):
             for process, name in ((model, "model"), (driver, "driver")):
                 if process.poll() is not None:
-                    raise UnsupportedError(f"the {name} ended ({process.returncode}); {_said(folder, name)}")
+                    raise UnsupportedError(
+                        f"the {name} ended ({process.returncode}); {_said(folder, name)}. Remedy: see its log"
+                    )
             if time.monotonic() > deadline:
                 raise UnsupportedError(
                     f"BfRt is not served at 127.0.0.1:{options.bfrt_port} after {options.start_timeout_s:g} s; "
-                    f"{_said(folder, 'driver')}"
+                    f"{_said(folder, 'driver')}. Remedy: see its log"
                 )
             time.sleep(POLL_S)
         yield
@@ -149,7 +152,7 @@ def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         except OSError as error:
-            raise UnsupportedError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+            raise UnsupportedError(f"{command[0]} cannot be started: {files.in_words(error)}") from None
         try:
             yield process
         finally:
@@ -196,7 +199,9 @@ def _tool(*command: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        raise FaninError(f"{' '.join(command)}: {error.stderr.strip()}") from None
+        raise FaninError(
+            f"{' '.join(command)}: {error.stderr.strip()}. Remedy: run it as root, with iproute2 installed"
+        ) from None
 
 
 def play(options: ModelOptions, p4info: Path, folder: Path, arguments: Sequence[str] = ()) -> int:

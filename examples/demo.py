@@ -137,7 +137,7 @@ def demonstrate(
         files.write(json_file, json.dumps(summary(runs), indent=2) + "\n", "the figures")
     for run in runs:
         if not run.replicas_identical:
-            raise FaninError(f"{run.plan.label}: the replicas differ; please report this with the JSON file")
+            raise FaninError(f"{run.plan.label}: the replicas differ. Remedy: please report this with the JSON file")
     record = record_of(runs, command, beginning)
     if record_file:
         record.write(record_file)

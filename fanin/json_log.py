@@ -114,7 +114,8 @@ def configure(environment: Mapping[str, str], rank: int | None = None) -> None:
     level = level.upper() or DEFAULT_LEVEL
     if form != FORM or level not in LEVELS:
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: expected json, json:LEVEL or json:LEVEL:FILE, with LEVEL one of {', '.join(LEVELS)}"
+            f"{VARIABLE}={text!r}: expected json, json:LEVEL or json:LEVEL:FILE, with LEVEL one of {', '.join(LEVELS)}",
+            VARIABLE,
         )
     handler = _file(path, environment, rank) if path else logging.StreamHandler(sys.stderr)
     _lines = JsonLines()

@@ -128,7 +128,9 @@ class Subject:
                     raise AdmissionError(f"{reply.reason}. Remedy: {reply.remedy}", reply.code)
             if time.monotonic() > deadline:
                 raise SwitchUnreachableError(
-                    str(address), f"{address} did not admit a job of {wanted.workers} workers in {JOIN_TIMEOUT_S:.0f} s"
+                    str(address),
+                    f"{address} did not admit a job of {wanted.workers} workers in {JOIN_TIMEOUT_S:.0f} s. "
+                    "Remedy: see the output of that switch",
                 )
         return [admitted[rank] for rank in range(wanted.workers)]
 

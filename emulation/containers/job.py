@@ -257,7 +257,7 @@ def wanted_workers(environment: Mapping[str, str]) -> int | None:
     """WORKERS as a number; None if unset or empty. ConfigurationError for anything else."""
     text = environment.get("WORKERS", "")
     if text and not (text.isascii() and text.isdigit()):
-        raise ConfigurationError(f"WORKERS={text!r}: expected a number")
+        raise ConfigurationError(f"WORKERS={text!r}: expected a number", "WORKERS")
     return int(text) if text else None
 
 

@@ -84,7 +84,7 @@ class Roster:
 
     def __post_init__(self) -> None:
         if self.wanted is not None and not 1 <= self.wanted <= MAX_MEMBERS:
-            raise ConfigurationError(f"workers = {self.wanted}; must be in 1..{MAX_MEMBERS}")
+            raise ConfigurationError(f"workers = {self.wanted}; must be in 1..{MAX_MEMBERS}", "the number of workers")
 
     def join(self, name: str, address: str, now: float) -> Member:
         """Add a member with the next rank. TooLateError if the job has begun or has enough members."""

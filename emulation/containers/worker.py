@@ -204,7 +204,7 @@ def job_address(text: str) -> tuple[str, int]:
     """Parse `host` or `host:port`; raises ConfigurationError for anything else."""
     host, _, port = text.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit())):
-        raise ConfigurationError(f"FANIN_JOB={text!r}: expected host or host:port")
+        raise ConfigurationError(f"FANIN_JOB={text!r}: expected host or host:port", "FANIN_JOB")
     return host, int(port or DEFAULT_PORT)
 
 
@@ -217,7 +217,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         if len(sys.argv) < 2:
-            raise ConfigurationError("no command. Usage: python -m fanin.emulation.containers.worker COMMAND...")
+            raise ConfigurationError(
+                "no command. Usage: python -m fanin.emulation.containers.worker COMMAND.... "
+                "Remedy: name the command to run"
+            )
         with contextlib.closing(connect(*job_address(os.environ.get("FANIN_JOB", "job")))) as channel:
             status = take_part(channel, sys.argv[1:])
     except FaninError as error:

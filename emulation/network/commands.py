@@ -69,7 +69,10 @@ def run(command: Sequence[str], text: str = "") -> str:
     """Run a command with `text` as input and return its standard output; FaninError if it fails."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
     if done.returncode != 0:
-        raise FaninError(f"`{' '.join(command)}` failed: {done.stderr.strip() or f'status {done.returncode}'}")
+        raise FaninError(
+            f"`{' '.join(command)}` failed: {done.stderr.strip() or f'status {done.returncode}'}. "
+            "Remedy: see what the command says; tools such as `ip` and `tc` need root"
+        )
     return done.stdout
 
 

@@ -29,9 +29,12 @@ POLL_S = 0.1
 def check_flows(flows: int, hosts: int) -> None:
     """Raise ConfigurationError if `flows` TCP flows are too many, or have no second host to go to."""
     if not 0 <= flows <= MAX_FLOWS:
-        raise ConfigurationError(f"tcp_flows = {flows}; must be in 0..{MAX_FLOWS}")
+        raise ConfigurationError(f"tcp_flows = {flows}; must be in 0..{MAX_FLOWS}", "tcp_flows")
     if flows and hosts < 2:
-        raise ConfigurationError(f"tcp_flows = {flows}: a flow goes from one host to another, and there is only one")
+        raise ConfigurationError(
+            f"tcp_flows = {flows}: a flow goes from one host to another, and there is only one",
+            "tcp_flows, or the number of workers",
+        )
 
 
 class CrossTraffic:

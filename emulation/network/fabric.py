@@ -159,7 +159,7 @@ class Fabric:
     def set_rate(self, cable: Cable, rate_bit_s: float | None) -> None:
         """Change a link's rate both ways, from now on; FaninError for a link without a rate."""
         if cable.link.rate_bit_s is None or rate_bit_s is None:
-            raise FaninError(f"{cable.name} has no rate: it cannot be slowed down")
+            raise FaninError(f"{cable.name} has no rate: it cannot be slowed down. Remedy: give that link a rate")
         for end in (cable.lower, cable.upper):
             # Keep the old burst: a waiting train longer than a new, smaller one would block the queue for ever.
             burst_bytes = _burst_bytes(cable.link.rate_bit_s, cable)

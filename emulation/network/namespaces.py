@@ -72,5 +72,8 @@ def open_tap(name: str, *, trains: bool) -> int:
                 fcntl.ioctl(descriptor, TUNSETOFFLOAD, tcp)
     except OSError as error:
         os.close(descriptor)
-        raise FaninError(f"cannot make the TAP device {name}: {error.strerror}") from None
+        raise FaninError(
+            f"cannot make the TAP device {name}: {error.strerror}. "
+            "Remedy: run it as root, on a kernel with TUN/TAP (`modprobe tun`)"
+        ) from None
     return descriptor

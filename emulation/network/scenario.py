@@ -41,7 +41,7 @@ class ScenarioError(ConfigurationError):
     """An illegal value; `key` names its place in the scenario, such as `links.3.rate`."""
 
     def __init__(self, key: str, text: str) -> None:
-        super().__init__(text if text.startswith(f"{key} = ") else f"{key}: {text}")
+        super().__init__(text if text.startswith(f"{key} = ") else f"{key}: {text}", key)
         self.key = key
 
 
@@ -141,11 +141,15 @@ class Scenario(Cluster):
         with _at("faults"):
             for each in self.schedule.scheduled:
                 if each.target == "switch" and topology.switch_at.started_by_ranks:
-                    raise ConfigurationError(f"{each.text!r}: with switch_at = {self.switch_at} ranks start the switch")
+                    raise ConfigurationError(
+                        f"{each.text!r}: with switch_at = {self.switch_at} ranks start the switch", "faults"
+                    )
                 if each.index is not None:
                     (topology.check_host if each.target == "link" else topology.check_worker)(each.index)
                     if each.action == "slow" and topology.link_of(each.index).rate_bit_s is None:
-                        raise ConfigurationError(f"{each.text!r}: worker {each.index}'s link has no rate to slow down")
+                        raise ConfigurationError(
+                            f"{each.text!r}: worker {each.index}'s link has no rate to slow down", "faults"
+                        )
 
     @property
     def topology(self) -> Topology:
@@ -163,7 +167,7 @@ class Scenario(Cluster):
         try:
             Topology(**shape)
         except ConfigurationError as error:
-            raise ScenarioError(str(error).split()[0], str(error)) from None
+            raise ScenarioError(error.text.split()[0], error.text) from None
         uplink = common if self.uplink is None else self._link("uplink", self.uplink)
         links = {_rank("links", rank): self._link(f"links.{rank}", own) for rank, own in self.links.items()}
         with _at("links"):
@@ -242,12 +246,14 @@ def load(source: str) -> dict[str, Any]:
     path = path_of(source)
     if not path.exists():
         shipped = ", ".join(sorted(found.stem for found in SHIPPED.glob("*.toml")))
-        raise ConfigurationError(f"scenario {source!r}: no such file; shipped are {shipped}")
+        raise ConfigurationError(f"scenario {source!r}: no such file; shipped are {shipped}", "the path or the name")
     body = load_toml(path, "scenario")
     try:
         read: Any = read_dataclass(body, _File, "scenario")
     except ConfigurationError as error:
-        raise ConfigurationError(f"scenario {path}: {str(error).removeprefix('scenario').lstrip('.: ')}") from None
+        raise ConfigurationError(
+            f"scenario {path}: {error.text.removeprefix('scenario').lstrip('.: ')}", "that field"
+        ) from None
     return {"name": path.stem} | {key: getattr(read, key) for key in body}
 
 
@@ -265,7 +271,7 @@ def compose(source: str | None, options: Mapping[str, Any]) -> Scenario:
     except ScenarioError as error:
         key = error.key.partition(".")[0]
         if source is not None and key in body and key not in options:
-            raise ConfigurationError(f"scenario {path_of(source)}: {error}") from None
+            raise ConfigurationError(f"scenario {path_of(source)}: {error.text}", error.key) from None
         raise
 
 
@@ -273,7 +279,7 @@ def straggler(text: str) -> tuple[str, str]:
     """Split `3:2x` into rank and factor, as text; ConfigurationError without a colon."""
     rank, colon, factor = text.partition(":")
     if not colon:
-        raise ConfigurationError(f"--straggler {text!r}: expected RANK:FACTOR, as in 3:2x")
+        raise ConfigurationError(f"--straggler {text!r}: expected RANK:FACTOR, as in 3:2x", "--straggler")
     return rank, factor
 
 
@@ -294,14 +300,16 @@ def uplink(text: str) -> LinkTable:
 def _link_table(option: str, text: str, settings: str, expected: str) -> LinkTable:
     pairs = [part.partition("=") for part in settings.split(",") if part]
     if not pairs or not all(equals for _, equals, _ in pairs):
-        raise ConfigurationError(f"{option} {text!r}: expected {expected}")
+        raise ConfigurationError(f"{option} {text!r}: expected {expected}", option)
     body: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
     if body.get("mtu", "").isdecimal():
         body["mtu"] = int(body["mtu"])
     try:
         return read_dataclass(body, LinkTable, "link")
     except ConfigurationError as error:
-        raise ConfigurationError(f"{option} {text!r}: {str(error).removeprefix('link').lstrip('.: ')}") from None
+        raise ConfigurationError(
+            f"{option} {text!r}: {error.text.removeprefix('link').lstrip('.: ')}", option
+        ) from None
 
 
 @contextlib.contextmanager
@@ -312,7 +320,7 @@ def _at(key: str) -> Iterator[None]:
     except ScenarioError:
         raise
     except ConfigurationError as error:
-        raise ScenarioError(key, str(error)) from None
+        raise ScenarioError(key, error.text) from None
 
 
 def _rank(key: str, text: str) -> int:

@@ -37,7 +37,7 @@ class SwitchPlace:
             return cls(text)  # type: ignore[arg-type]
         match = SPARE.fullmatch(text)
         if match is None or int(match[2]) > MAX_SPARES:
-            raise ConfigurationError(f"{text[:40]!r} is no place for a switch; expected {EXPECTED}")
+            raise ConfigurationError(f"{text[:40]!r} is no place for a switch; expected {EXPECTED}", "the place")
         return cls(match[1], int(match[2]))  # type: ignore[arg-type]
 
     def __str__(self) -> str:

@@ -69,7 +69,10 @@ class SwitchProcess:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 words = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                raise FaninError(f"switch {self.name} did not start: {words[-1] if words else 'it said nothing'}")
+                raise FaninError(
+                    f"switch {self.name} did not start: {words[-1] if words else 'it said nothing'}. "
+                    "Remedy: see what it says there"
+                )
             select.select([], [], [], POLL_S)
 
     def signal(self, number: signal.Signals) -> None:

@@ -21,7 +21,7 @@ program, run by fanin.switch.p4. bmv2: the same program in simple_switch_grpc.""
 def fabric_for(topology: Topology, target: str) -> Fabric:
     """The network for the topology, with ports as the target needs them. ConfigurationError if it cannot run here."""
     if target not in TARGETS:
-        raise ConfigurationError(f"--target {target}: must be one of {', '.join(TARGETS)}")
+        raise ConfigurationError(f"--target {target}: must be one of {', '.join(TARGETS)}", "--target")
     if topology.switch_at.started_by_ranks and target != "native":
         raise ConfigurationError(
             f"--target {target} with --switch-at {topology.switch_at}: ranks start the usual switch themselves. "

@@ -66,7 +66,7 @@ class Link:
     def __post_init__(self) -> None:
         def check(legal: bool, text: str) -> None:
             if not legal:
-                raise ConfigurationError(text)
+                raise ConfigurationError(text, "that property of the link")
 
         rate = self.rate_bit_s
         check(rate is None or 1e5 <= rate <= 1e11, f"rate {rate_text(rate)}; must be in 100kbit..100gbit")
@@ -116,26 +116,33 @@ class Topology:
     def __post_init__(self) -> None:
         per_host, place = self.ranks_per_host, self.switch_at
         if not 1 <= self.racks <= MAX_RACKS:
-            raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}")
+            raise ConfigurationError(f"racks = {self.racks}; must be in 1..{MAX_RACKS}", "racks")
         if not 1 <= per_host <= MAX_WORKERS:
-            raise ConfigurationError(f"ranks_per_host = {per_host}; must be in 1..{MAX_WORKERS}")
+            raise ConfigurationError(f"ranks_per_host = {per_host}; must be in 1..{MAX_WORKERS}", "ranks_per_host")
         switches = self.racks if place.kind == "own" else MAX_WORKERS if place.on_hosts else 1
         most = min(MAX_TOTAL_WORKERS, MAX_WORKERS * switches)
         if not 1 <= self.workers <= most:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 1..{most}, with the switch at {place}")
+            raise ConfigurationError(
+                f"workers = {self.workers}; must be in 1..{most}, with the switch at {place}", "workers"
+            )
         if self.workers % per_host:
-            raise ConfigurationError(f"ranks_per_host = {per_host}; must divide the number of workers, {self.workers}")
+            raise ConfigurationError(
+                f"ranks_per_host = {per_host}; must divide the number of workers, {self.workers}", "ranks_per_host"
+            )
         if place.on_hosts and self.hosts > MAX_WORKERS:
             raise ConfigurationError(
-                f"workers = {self.workers} on {self.hosts} hosts; at most {MAX_WORKERS} have shards"
+                f"workers = {self.workers} on {self.hosts} hosts; at most {MAX_WORKERS} have shards", "workers"
             )
         if self.racks > self.hosts:
-            raise ConfigurationError(f"racks = {self.racks}; must be at most the number of hosts, {self.hosts}")
+            raise ConfigurationError(
+                f"racks = {self.racks}; must be at most the number of hosts, {self.hosts}", "racks"
+            )
         if not 1 <= self.cards <= MAX_CARDS:
-            raise ConfigurationError(f"cards = {self.cards}; must be in 1..{MAX_CARDS}")
+            raise ConfigurationError(f"cards = {self.cards}; must be in 1..{MAX_CARDS}", "cards")
         if self.cards > 1 and (place.kind != "hosts" or self.has_uplinks):
             raise ConfigurationError(
-                f"cards = {self.cards}; several are of use to shards on hosts alone, without racks: switch_at = 'hosts'"
+                f"cards = {self.cards}; several are for shards on hosts alone (switch_at = 'hosts'), without racks",
+                "cards or switch_at",
             )
         for host in self.links:
             self.check_host(host)
@@ -149,7 +156,7 @@ class Topology:
         if self.ranks_per_host == 1:
             self.check_worker(host)
         elif not 0 <= host < self.hosts:
-            raise ConfigurationError(f"there is no host {host}: hosts are 0..{self.hosts - 1}")
+            raise ConfigurationError(f"there is no host {host}: hosts are 0..{self.hosts - 1}", "the host's number")
 
     @property
     def parts(self) -> tuple[float, ...]:

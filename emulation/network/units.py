@@ -70,7 +70,7 @@ def probability(text: str) -> float:
     match = QUANTITY.fullmatch(text.strip().lower())
     value = float(match[1]) / (100 if match[2] else 1) if match and match[2] in ("", "%") else -1.0
     if not 0.0 <= value <= 1.0:
-        raise ConfigurationError(f"{text!r} is no probability; expected 0.1% or 0.001")
+        raise ConfigurationError(f"{text!r} is no probability; expected 0.1% or 0.001", "that value")
     return value
 
 
@@ -78,12 +78,12 @@ def factor(text: str) -> float:
     """Parse `2x` or `1.5` into a factor in 1..MAX_FACTOR; raises ConfigurationError for anything else."""
     match = QUANTITY.fullmatch(text.strip().lower().removesuffix("x"))
     if not match or match[2] or not 1 <= float(match[1]) <= MAX_FACTOR:
-        raise ConfigurationError(f"{text!r} is no slow-down in 1x..{MAX_FACTOR}x; expected 2x or 1.5x")
+        raise ConfigurationError(f"{text!r} is no slow-down in 1x..{MAX_FACTOR}x; expected 2x or 1.5x", "that value")
     return float(match[1])
 
 
 def _quantity(what: str, text: str, units: dict[str, float], examples: str) -> float:
     match = QUANTITY.fullmatch(text.strip().lower())
     if not match or match[2] not in units or float(match[1]) > MAX_NUMBER:
-        raise ConfigurationError(f"{text!r} is no {what.removeprefix('a ')}; expected {examples}")
+        raise ConfigurationError(f"{text!r} is no {what.removeprefix('a ')}; expected {examples}", "that value")
     return float(match[1]) * units[match[2]]

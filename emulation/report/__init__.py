@@ -39,7 +39,9 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
         plots = plots_of(record)
         page = render(record, plots)
     except Exception as error:  # whether ours, matplotlib's or the template's: it must not cost the caller the record
-        raise DrawingError(f"the page cannot be drawn: {type(error).__name__}: {error}; please report this") from error
+        raise DrawingError(
+            f"the page cannot be drawn: {type(error).__name__}: {error}. Remedy: please report this"
+        ) from error
     written = [html]
     files.write(html, page, "the report")
     if png_folder is not None:
@@ -85,4 +87,4 @@ def missing() -> str | None:
 def check_available() -> None:
     """Raise ConfigurationError if no report can be made here; to be called before a long run."""
     if module := missing():
-        raise ConfigurationError(f"a report needs {module}: pip install 'fanin[plot]'")
+        raise ConfigurationError(f"a report needs {module}. Remedy: pip install 'fanin[plot]'")

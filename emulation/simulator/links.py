@@ -56,7 +56,7 @@ class Link:
     def __post_init__(self) -> None:
         check_bounds(self, "link: ")
         if self.bytes_per_s <= 0:
-            raise ConfigurationError("link: bytes_per_s must be positive")
+            raise ConfigurationError("link: bytes_per_s must be positive", "bytes_per_s")
 
     @property
     def clean(self) -> bool:

@@ -61,7 +61,8 @@ class Fabric:
         most = self.ports**MAX_LEVELS
         if not 2 <= self.workers <= most:
             raise ConfigurationError(
-                f"workers = {self.workers}; 2..{most} ({MAX_LEVELS} levels of switches with {self.ports} ports)"
+                f"workers = {self.workers}; 2..{most} ({MAX_LEVELS} levels of switches with {self.ports} ports)",
+                "workers",
             )
 
     @property
@@ -201,7 +202,7 @@ def halving_doubling(fabric: Fabric, transfer: Transfer) -> float:
     """Seconds of recursive halving and doubling; each step waits for its slowest link. Powers of two only."""
     steps = fabric.workers.bit_length() - 1
     if 1 << steps != fabric.workers or any(np.ptp(counts) for counts in fabric.children):
-        raise ConfigurationError(f"workers = {fabric.workers}; halving and doubling is for powers of two")
+        raise ConfigurationError(f"workers = {fabric.workers}; halving and doubling is for powers of two", "workers")
     below = [fabric.workers // switches for switches in fabric.switches]
     """By level, the number of workers below each switch."""
     total_s = 0.0

@@ -53,7 +53,9 @@ def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
     """
     hosts = fabric.workers
     if transfer.chunks < MIN_PACKETS_PER_SHARD * hosts:
-        raise ConfigurationError(f"{transfer.tensor_bytes} bytes are not enough for a part at each of {hosts} shards")
+        raise ConfigurationError(
+            f"{transfer.tensor_bytes} bytes are not enough for a part at each of {hosts} shards", "the bytes"
+        )
     window = max(MIN_SHARE_SLOTS, transfer.window // hosts)
     sizes = dataclasses.replace(transfer, tensor_bytes=transfer.tensor_bytes // hosts, window=window).item_bytes()
     up, down = _Link(fabric), _Link(fabric)

@@ -62,7 +62,7 @@ OF_A_LEAF = ("cut", "clog", "degrade", "pause", "restart")
 def check(legal: bool, text: str) -> None:
     """Raise ConfigurationError with the text unless `legal`."""
     if not legal:
-        raise ConfigurationError(text)
+        raise ConfigurationError(text, "the scenario")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ def parse(text: str, default_name: str = "unnamed") -> Scenario:
     try:
         given = strict.load_toml(text.encode())
     except strict.RecordError as error:
-        raise ConfigurationError(f"scenario {default_name!r}: {error}") from None
+        raise ConfigurationError(f"scenario {default_name!r}: {error}", "the scenario") from None
     return of_tables(given, default_name)
 
 
@@ -266,7 +266,7 @@ def of_tables(given: dict[str, Any], default_name: str) -> Scenario:
     given = {"name": default_name, **given}
     for table, field_name in (("job", "jobs"), ("fault", "faults")):
         if field_name in given:
-            raise ConfigurationError(f"scenario: unknown field {field_name!r}; write [[{table}]]")
+            raise ConfigurationError(f"scenario: unknown field {field_name!r}; write [[{table}]]", "that field")
         if table in given:
             given[field_name] = given.pop(table)
     return read_dataclass(given, Scenario, "scenario")

@@ -97,7 +97,7 @@ class Simulation:
         pcap: PcapWriter | None = None,
     ) -> None:
         if seed not in SEED:
-            raise ConfigurationError(f"seed = {seed}; must be {SEED}")
+            raise ConfigurationError(f"seed = {seed}; must be {SEED}", "--seed")
         self.scenario = scenario
         self.seed = seed
         self.queue = EventQueue()

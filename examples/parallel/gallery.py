@@ -86,7 +86,9 @@ def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
                 files.write(json_file, json.dumps([asdict(each) for each in outcomes], indent=2) + "\n", "the figures")
     failed = [each for each in outcomes if each.verdict not in (OK, SKIPPED)]
     if failed:
-        raise FaninError("; ".join(f"{each.name}: {each.verdict}" for each in failed))
+        raise FaninError(
+            "; ".join(f"{each.name}: {each.verdict}" for each in failed) + ". Remedy: see the output above"
+        )
     return outcomes
 
 

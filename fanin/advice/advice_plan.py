@@ -17,7 +17,7 @@ def read_widths(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(each) for each in text.split(",")))
     except ValueError:
-        raise ConfigurationError(f"--{name} {text!r}: expected widths with commas, as in 32,8") from None
+        raise ConfigurationError(f"--{name} {text!r}: expected widths with commas, as in 32,8", f"--{name}") from None
 
 
 def read_switches(name: str, text: str) -> tuple[str, ...]:
@@ -48,4 +48,4 @@ class Plan:
         if self.switches:
             Options(switch=",".join(self.switches))
         if self.bytes not in SUM_BYTES:
-            raise ConfigurationError(f"--bytes {self.bytes}: must be {SUM_BYTES}")
+            raise ConfigurationError(f"--bytes {self.bytes}: must be {SUM_BYTES}", "--bytes")

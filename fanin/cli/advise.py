@@ -110,10 +110,12 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
     """Run a rank on each host, wait for all, and return the exit status."""
     names = [each.strip() for each in hosts.split(",")]
     if not all(names) or len(set(names)) < len(names) or len(names) < 2:
-        raise ConfigurationError(f"--hosts {hosts!r}: expected two or more different names, with commas between them")
+        raise ConfigurationError(
+            f"--hosts {hosts!r}: expected two or more different names, with commas between them", "--hosts"
+        )
     runner = shlex.split(via)
     if not runner:
-        raise ConfigurationError("--via is empty: expected a command, such as ssh")
+        raise ConfigurationError("--via is empty: expected a command, such as ssh", "--via")
     arguments = ["advise", "--launched", ",".join(names), *without_hosts(own)[1:]]
     processes: list[subprocess.Popen[bytes]] = []
     try:

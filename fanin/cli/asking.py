@@ -106,5 +106,8 @@ def ask_stats(client: ControlClient) -> control.Stats:
     if isinstance(answer, control.Refused):
         raise FaninError(f"{client.address}: {answer.reason}. Remedy: {answer.remedy}")
     if not isinstance(answer, control.Stats):
-        raise FaninError(f"{client.address} did not answer with statistics: it is no fanin switch of this version")
+        raise FaninError(
+            f"{client.address} did not answer with statistics: it is no fanin switch of this version. "
+            "Remedy: correct the address, or start a switch of this version there"
+        )
     return answer

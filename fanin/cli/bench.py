@@ -35,7 +35,9 @@ class Apart:
     def check(self, typed: Mapping[str, Any]) -> None:
         """Raise ConfigurationError where one of the options that were `typed` has no meaning beside the flag."""
         if found := [f"--{each.replace('_', '-')}" for each in self.refused if each in typed]:
-            raise ConfigurationError(f"{', '.join(found)}: not with --{self.flag.replace('_', '-')}, {self.why}")
+            raise ConfigurationError(
+                f"{', '.join(found)}: not with --{self.flag.replace('_', '-')}, {self.why}. Remedy: leave them out"
+            )
 
 
 @dataclass(frozen=True, slots=True)

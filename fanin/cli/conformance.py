@@ -46,7 +46,7 @@ def conformance(
     if at is not None and at.scheme != "udp":
         raise ConfigurationError(f"{at}: histories are played over UDP. Remedy: udp://HOST:PORT")
     if words is not None and words % 8:
-        raise ConfigurationError(f"--words {words}: must be a multiple of 8")
+        raise ConfigurationError(f"--words {words}: must be a multiple of 8", "--words")
     verdicts: list[HistoryResult] = []
     with contextlib.ExitStack() as stack:
         if command:

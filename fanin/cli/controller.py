@@ -142,5 +142,5 @@ def _ports(text: str) -> tuple[int, ...]:
     except ValueError:
         ports = (-1,)
     if any(not 0 < port < CPU_PORT for port in ports):
-        raise ConfigurationError(f"--flood {text!r}: expected port numbers like 1,2,3")
+        raise ConfigurationError(f"--flood {text!r}: expected port numbers like 1,2,3", "--flood")
     return ports

@@ -103,7 +103,10 @@ def run_emulation(
         left = ownership.leftovers()
         stuck = [each for found in left for each in ownership.clean(found)]
         if stuck:
-            raise FaninError(f"could not remove {'; '.join(stuck)}")
+            raise FaninError(
+                f"could not remove {'; '.join(stuck)}. "
+                "Remedy: see what holds them (`ip netns pids NAME`), then run it again"
+            )
         console.print(f"removed {len(left)} run{'s' * (len(left) != 1)} whose owner is gone", highlight=False)
         return
     if not command:

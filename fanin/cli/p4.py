@@ -179,7 +179,7 @@ def slots(
         found = [each for each in there if job in (None, each.number)]
         if job is not None and not found:
             numbers = ", ".join(str(each.number) for each in there) or "none"
-            raise FaninError(f"the device has no job {job}; it has: {numbers}")
+            raise FaninError(f"the device has no job {job}; it has: {numbers}. Remedy: give one of these")
         read = []
         for each in found:
             wanted = range(each.facts["slots"]) if slot is None else [slot]

@@ -125,5 +125,5 @@ def deploy(
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) < 4 and int(part) <= MAX_DEVICE_PORT for part in parts):
-        raise ConfigurationError(f"--flood {text!r}: expected device ports like 128,136")
+        raise ConfigurationError(f"--flood {text!r}: expected device ports like 128,136", "--flood")
     return tuple(int(part) for part in parts)

@@ -123,9 +123,12 @@ def _options(ours: argparse.Namespace, server: argparse.Namespace) -> RunOptions
     if ours.program is None and str(ours.pcap).endswith(".json"):  # --pcap without a folder, in front of the program
         ours.program, ours.pcap = Path(ours.pcap), "."
     if ours.no_p4 == (ours.program is not None):
-        raise ConfigurationError(f"{PROGRAM}: either a program or --no-p4 is expected")
+        raise ConfigurationError(f"{PROGRAM}: either a program or --no-p4 is expected. Remedy: give one of the two")
     if server.drop_port != DROP_PORT:
-        raise ConfigurationError(f"{PROGRAM}: --drop-port {server.drop_port} is not implemented; it is {DROP_PORT}")
+        raise ConfigurationError(
+            f"{PROGRAM}: --drop-port {server.drop_port} is not implemented; it is {DROP_PORT}. "
+            "Remedy: leave --drop-port out"
+        )
     traced = ours.log_level in TRACED_LEVELS and ours.log_console
     tls = None
     if server.grpc_server_ssl:
@@ -147,7 +150,7 @@ def _options(ours: argparse.Namespace, server: argparse.Namespace) -> RunOptions
 def _port(word: str) -> str:
     number, at, where = word.partition("@")
     if not at:
-        raise ConfigurationError(f"{PROGRAM}: --interface {word!r}: expected PORT@INTERFACE")
+        raise ConfigurationError(f"{PROGRAM}: --interface {word!r}: expected PORT@INTERFACE", "--interface")
     return f"{number}={where}"
 
 

@@ -319,14 +319,14 @@ def where(bind: str, option: str = "--bind") -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigurationError(f"{option} {bind!r}: expected host:port with a port in 0..65535")
+        raise ConfigurationError(f"{option} {bind!r}: expected host:port with a port in 0..65535", option)
     return host, int(port)
 
 
 def _schemes(data: str) -> tuple[Scheme, ...]:
     wanted = {part.strip() for part in data.split(",")}
     if not wanted or any(find_scheme(name) is None for name in wanted):
-        raise ConfigurationError(f"--data {data!r}: must be {either(joint=', ')} or {either(joint=',')}")
+        raise ConfigurationError(f"--data {data!r}: must be {either(joint=', ')} or {either(joint=',')}", "--data")
     return tuple(scheme for scheme in SCHEMES if scheme in wanted)
 
 

@@ -48,7 +48,10 @@ def tune(
     if isinstance(answer, control.Refused):
         raise FaninError(f"{address}: {answer.reason}. Remedy: {answer.remedy}")
     if not isinstance(answer, control.Tuned):
-        raise FaninError(f"{address} did not answer: it is no fanin switch of this version")
+        raise FaninError(
+            f"{address} did not answer: it is no fanin switch of this version. "
+            "Remedy: correct the address, or start a switch of this version there"
+        )
     if json:
         print(json_module.dumps(dataclasses.asdict(answer), indent=2))
         return

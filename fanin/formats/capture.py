@@ -56,7 +56,10 @@ def read_pcap(data: bytes) -> list[bytes]:
         raise ConfigurationError("this is neither hexadecimal nor a pcap file. Remedy: tcpdump -w makes such files")
     (link,) = struct.unpack_from(f"{order}I", data, PCAP_HEADER_BYTES - 4)
     if link & 0xFFFF != PCAP_LINK_ETHERNET:
-        raise ConfigurationError(f"the capture is of link type {link & 0xFFFF}, and only Ethernet (1) is read")
+        raise ConfigurationError(
+            f"the capture is of link type {link & 0xFFFF}, and only Ethernet (1) is read. "
+            "Remedy: capture on an Ethernet interface"
+        )
     frames: list[bytes] = []
     at = PCAP_HEADER_BYTES
     while at + PCAP_RECORD_BYTES <= len(data):

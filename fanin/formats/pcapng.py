@@ -77,9 +77,15 @@ def _frame(
     body: bytes, kept: int, whole: int, links: list[int], interface: int, number: int, *, head: int = 20
 ) -> bytes:
     if interface >= len(links):
-        raise ConfigurationError(f"packet {number} of the capture came by an interface that it does not describe")
+        raise ConfigurationError(
+            f"packet {number} of the capture came by an interface that it does not describe. "
+            "Remedy: capture it again, or name a whole file"
+        )
     if links[interface] != PCAP_LINK_ETHERNET:
-        raise ConfigurationError(f"the capture is of link type {links[interface]}, and only Ethernet (1) is read")
+        raise ConfigurationError(
+            f"the capture is of link type {links[interface]}, and only Ethernet (1) is read. "
+            "Remedy: capture on an Ethernet interface"
+        )
     if kept != whole or head + kept > len(body):
         raise ConfigurationError(f"packet {number} of the capture is cut. Remedy: tcpdump -s 0")
     return body[head : head + kept]

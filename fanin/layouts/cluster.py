@@ -178,5 +178,5 @@ def read_speeds(name: str, text: str) -> tuple[float, ...]:
     except ValueError:
         found = (0.0,)
     if not all(math.isfinite(each) and each > 0 for each in found):
-        raise ConfigurationError(f"{name} = {text!r}; expected numbers above 0, separated by commas")
+        raise ConfigurationError(f"{name} = {text!r}; expected numbers above 0, separated by commas", name)
     return found

@@ -179,7 +179,7 @@ def name(key: str) -> str:
 def unknown_field(field: str, known: typing.Iterable[str]) -> str:
     """Message about an unknown field, with one that may have been meant."""
     alike = difflib.get_close_matches(field[:MAX_SHOWN], sorted(known), 1)
-    meant = f"; did you mean {alike[0]!r}?" if alike else ""
+    meant = f"; {alike[0]!r} is one" if alike else ""
     return f"unknown field {shown(field)}{meant}"
 
 

@@ -27,7 +27,7 @@ def read_dataclass(body: Mapping[str, Any], kind: type[Kept], path: str) -> Kept
     try:
         return strict.read(body, kind, path)
     except strict.RecordError as error:
-        raise ConfigurationError(str(error)) from None
+        raise ConfigurationError(str(error), "that field") from None
 
 
 def load_json(path: Path, what: str) -> object:
@@ -35,7 +35,7 @@ def load_json(path: Path, what: str) -> object:
     try:
         return strict.load_json(files.read(path, what))
     except strict.RecordError as error:
-        raise ConfigurationError(f"{what} {files.name(path)}: {error}") from None
+        raise ConfigurationError(f"{what} {files.name(path)}: {error}", "the file") from None
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return strict.load_toml(files.read(path, what))
     except strict.RecordError as error:
-        raise ConfigurationError(f"{what} {files.name(path)}: {error}") from None
+        raise ConfigurationError(f"{what} {files.name(path)}: {error}", "the file") from None
 
 
 def write_rows(path: Path, rows: Sequence[Any]) -> None:

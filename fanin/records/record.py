@@ -274,7 +274,10 @@ def parse(body: object) -> RunRecord:
         raise ConfigurationError("no record of a run: no object with a field 'version'. Remedy: see --record")
     version = body["version"]
     if type(version) is not int:
-        raise ConfigurationError(f"record.version = {strict.shown(version)}; expected a whole number")
+        raise ConfigurationError(
+            f"record.version = {strict.shown(version)}; expected a whole number. "
+            "Remedy: take a record as `--record` writes it"
+        )
     if version != VERSION:
         raise ConfigurationError(
             f"a record of version {version}; this fanin reads version {VERSION}. Remedy: read it with the fanin that "

@@ -37,7 +37,9 @@ def address_of(text: str, name: str) -> tuple[str, int]:
         or not 0 <= int(port) <= MAX_PORT
         or (host.count(":") and "[" not in host)
     ):
-        raise ConfigurationError(f"{name}={text!r}: expected [HOST]:PORT with a port in 0..{MAX_PORT}, as in :9464")
+        raise ConfigurationError(
+            f"{name}={text!r}: expected [HOST]:PORT with a port in 0..{MAX_PORT}, as in :9464", name
+        )
     return host.strip("[]") or LOOPBACK, int(port)
 
 

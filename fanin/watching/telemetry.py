@@ -150,7 +150,10 @@ def _exporter(signal: str, module: str, name: str) -> Any:
     variables = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
     protocol = next((text for variable in variables if (text := os.environ.get(variable))), next(iter(PROTOCOLS)))
     if protocol not in PROTOCOLS:
-        raise ConfigurationError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: fanin has {' and '.join(PROTOCOLS)}")
+        raise ConfigurationError(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: fanin has {' and '.join(PROTOCOLS)}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        )
     place, package = PROTOCOLS[protocol]
     try:
         return getattr(importlib.import_module(f"{place}.{module}"), name)()

@@ -185,7 +185,7 @@ def _native_engine(
         )
         engine.start()
     except OSError as error:
-        told = f"{error.strerror or error}: check the switch's address"
+        told = f"{error.strerror or error}. Remedy: correct the switch's address"
         text = f"{endpoint}: {files.in_words(error) if error.errno in NOT_THE_ADDRESS else told}"
         raise SwitchUnreachableError(str(endpoint), text) from error
     return cast("Engine", engine)

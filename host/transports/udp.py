@@ -92,8 +92,8 @@ class UdpTransport:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         except OSError as error:
-            text = f"{self._address}: the name {host!r} does not resolve ({error.strerror}): check the switch's address"
-            raise SwitchUnreachableError(self._address, text) from error
+            text = f"{self._address}: the name {host!r} does not resolve ({error.strerror})"
+            raise SwitchUnreachableError(self._address, f"{text}. Remedy: correct the switch's address") from error
         family, kind, protocol, _, address = found[0]
         opened = socket.socket(family, kind, protocol)
         opened.setblocking(False)
@@ -104,7 +104,10 @@ class UdpTransport:
             opened.connect(address)
         except OSError as error:
             opened.close()
-            raise SwitchUnreachableError(self._address, f"{self._address}: {_explain(error)}") from error
+            text = (
+                f"{self._address}: {_explain(error)}. Remedy: see the switch's address, and the way there (`ip route`)"
+            )
+            raise SwitchUnreachableError(self._address, text) from error
         return opened
 
     def _sent(self, data: bytes) -> bool:

@@ -141,15 +141,20 @@ class ZmqTransport:
                     key = (
                         "curve_server_key is not its public key" if encrypted else "it wants curve_server_key to be set"
                     )
-                    raise self._unreachable(f"the switch refused the handshake: {key}, or it is not a fanin switch")
+                    raise self._unreachable(
+                        f"the switch refused the handshake: {key}, or it is not a fanin switch. Remedy: correct the "
+                        "key or the address"
+                    )
                 refused = True
         except zmq.ZMQError as error:
-            raise self._unreachable(f"{error}: check the switch's address") from error
+            raise self._unreachable(f"{error}. Remedy: correct the switch's address") from error
         finally:
             self._socket.disable_monitor()
             monitor.close(linger=0)
         why = "nothing listens there, or a firewall refuses" if refused else "no answer: wrong address, or a firewall"
-        raise self._unreachable(f"{why} (tried for {timeout_s:g} s): is the switch running, and is the port right?")
+        raise self._unreachable(
+            f"{why} (tried for {timeout_s:g} s). Remedy: see whether the switch runs, and correct its address"
+        )
 
     def _unreachable(self, text: str) -> SwitchUnreachableError:
         return SwitchUnreachableError(self._address, f"{self._address}: {text}")

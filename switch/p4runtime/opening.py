@@ -75,7 +75,9 @@ class Artefacts:
         try:
             derived = derive(load(text, drop_port=DROP_PORT))
         except FaninError as error:
-            raise ConfigurationError(f"{named} cannot be run here: {error}") from None
+            raise ConfigurationError(
+                f"{named} cannot be run here: {error}. Remedy: see docs/p4-emulator.md for what is"
+            ) from None
         return cls(text, text_format.MessageToString(derived), derived=True, named=named)
 
     @classmethod
@@ -125,7 +127,9 @@ def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
     try:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:
-        raise ConfigurationError(f"{artefacts.named} cannot be run here: {error}") from None
+        raise ConfigurationError(
+            f"{artefacts.named} cannot be run here: {error}. Remedy: see docs/p4-emulator.md for what is"
+        ) from None
     return device
 
 
@@ -280,7 +284,10 @@ def parent_port(port: int, mac: str | None) -> ParentPort:
     except ValueError:
         hardware = b""
     if not 0 < port < CPU_PORT or (hardware is not None and len(hardware) != 6):
-        raise ConfigurationError(f"parent port {port}, MAC {mac!r}: expected 1..{CPU_PORT - 1}, and six bytes")
+        raise ConfigurationError(
+            f"parent port {port}, MAC {mac!r}: expected 1..{CPU_PORT - 1}, and six bytes",
+            "--parent-port or --parent-mac",
+        )
     return ParentPort(port, hardware)
 
 
@@ -293,8 +300,8 @@ def endpoint(text: str, mac: str | None) -> Endpoint:
         hardware = mac_of(address) if mac is None else bytes.fromhex(mac.replace(":", ""))
     except (OSError, ValueError):
         raise ConfigurationError(
-            f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes"
+            f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes", "it"
         ) from None
     if not 0 < number < 1 << 16 or len(hardware) != 6 or host.count(".") != 3:
-        raise ConfigurationError(f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes")
+        raise ConfigurationError(f"{text!r} with MAC {mac!r}: expected an IPv4 address and a port, and six bytes", "it")
     return Endpoint(hardware, address, number)

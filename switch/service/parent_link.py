@@ -74,7 +74,9 @@ class ParentLink:
                 self.socket.setsockopt(zmq.CURVE_SERVERKEY, curve_key.encode())
             except (zmq.ZMQError, UnicodeError):
                 self.close(linger_ms=0)
-                raise ConfigurationError("FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key") from None
+                raise ConfigurationError(
+                    "FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key", "FANIN_CURVE_SERVER_KEY"
+                ) from None
             self.socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
         self.socket.connect(f"tcp://{host_and_port(self._host, address.port)}")

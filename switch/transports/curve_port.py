@@ -96,7 +96,9 @@ class CurvePort:
         try:
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key.encode())
         except (zmq.ZMQError, UnicodeError):
-            raise ConfigurationError("the CURVE secret key is no key in Z85") from None
+            raise ConfigurationError(
+                "the CURVE secret key is no key in Z85. Remedy: take the key of `fanin keys`"
+            ) from None
 
     def fileno(self) -> int:
         """An edge-triggered descriptor: it becomes readable when a message or a hang-up comes; see `next_timer`."""

@@ -68,7 +68,7 @@ def test_what_fits_is_read() -> None:
         (b'{"workers": 1, "parts": [{"share": false}]}', r"outer.parts[0].share = False; expected a number"),
         (b'{"workers": 1, "counters": {"a": null}}', "outer.counters.a = None"),
         (b'{"workers": 1, "scalar": 1.5}', "outer.scalar = 1.5; expected a text or a whole number"),
-        (b'{"worker": 1}', "unknown field 'worker'; did you mean 'workers'?"),
+        (b'{"worker": 1}', "unknown field 'worker'; 'workers' is one"),
         (b"{}", "field 'workers' is missing"),
         (b"[]", "outer: [] is no object"),
         (b'{"workers": 99999999999999999999}', "expected a whole number"),

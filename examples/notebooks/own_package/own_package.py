@@ -43,7 +43,7 @@ class Clipped(Codec):
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
         if not self.limit > 0:
-            raise ConfigurationError(f"limit = {self.limit}; must be above 0")
+            raise ConfigurationError(f"limit = {self.limit}; must be above 0", "limit")
 
     def encoder(self, place: Place) -> Encoder:
         """The encoder of one bucket at one worker; ConfigurationError if the lanes hold no level of so many workers."""

@@ -241,7 +241,9 @@ class BfrtClient:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise SwitchLostError(
-                    self.address.target, f"the BfRt device at {self.address.target} is gone: {error.details()}"
+                    self.address.target,
+                    f"the BfRt device at {self.address.target} is gone: {error.details()}. "
+                    "Remedy: start the device, then its controller",
                 ) from None
             raise _refusal(error) from None
 

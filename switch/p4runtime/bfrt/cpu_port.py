@@ -75,7 +75,10 @@ class ControllerHeaders:
         self._in = [(each.id, each.bitwidth) for each in described.get("packet_in", ())]
         for name, fields in (("packet_out", self._out), ("packet_in", self._in)):
             if _bits(fields) % 8:
-                raise ProgramError(f"{name} has {_bits(fields)} bits, which are no whole bytes")
+                raise ProgramError(
+                    f"{name} has {_bits(fields)} bits, which are no whole bytes. "
+                    "Remedy: load fanin's program of this version on the device"
+                )
 
     def put(self, packet: Any) -> bytes:
         """The frame for the device that carries a PacketOut."""

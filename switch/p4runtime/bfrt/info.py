@@ -34,7 +34,9 @@ class BfrtField:
     def stream(self, value: int) -> bytes:
         """A number as the service encodes it, in the bytes that the field's bits need. ProgramError if too large."""
         if value < 0 or value >> self.bits:
-            raise ProgramError(f"{self.name} = {value:#x} does not fit in {self.bits} bits")
+            raise ProgramError(
+                f"{self.name} = {value:#x} does not fit in {self.bits} bits. Remedy: give a smaller value"
+            )
         return value.to_bytes((self.bits + 7) // 8, "big")
 
 
@@ -64,7 +66,10 @@ class BfrtTable:
         for each in self.actions.values():
             if each.name == name or each.name.endswith(f".{name}"):
                 return each
-        raise ProgramError(f"table {self.name} has no action {name!r} on the device")
+        raise ProgramError(
+            f"table {self.name} has no action {name!r} on the device. "
+            "Remedy: load fanin's program of this version on the device"
+        )
 
 
 class BfrtInfo:
@@ -87,7 +92,10 @@ class BfrtInfo:
         """The table of that name, with or without the pipe's name in front; ProgramError without one."""
         found = self.find(name)
         if found is None:
-            raise ProgramError(f"the device has no table {name!r}: another program runs there, or another SDE")
+            raise ProgramError(
+                f"the device has no table {name!r}: another program runs there, or another SDE. "
+                "Remedy: load fanin's program of this version on the device"
+            )
         return found
 
 

@@ -217,5 +217,8 @@ def _value(entry: Any, table: BfrtTable, name: str) -> Any:
     number = table.data[name].number
     found = next((each for each in entry.data.fields if each.field_id == number), None)
     if found is None:
-        raise FaninError(f"the device does not say {name} of {table.name}")
+        raise FaninError(
+            f"the device does not say {name} of {table.name}. "
+            "Remedy: see whether the driver is of the SDE for which docs/p4-emulator.md is written"
+        )
     return found

@@ -79,7 +79,10 @@ class Translation:
         values = {each.param_id: int.from_bytes(each.value, "big") for each in given.params}
         for parameter in described.params:
             if parameter.name not in action.fields:
-                raise ProgramError(f"action {action.name} has no {parameter.name!r} on the device")
+                raise ProgramError(
+                    f"action {action.name} has no {parameter.name!r} on the device. "
+                    "Remedy: load fanin's program of this version on the device"
+                )
             there = action.fields[parameter.name]
             entry.data.fields.add(field_id=there.number, stream=there.stream(values[parameter.id]))
 
@@ -169,6 +172,9 @@ class Translation:
 
 def _field(table: BfrtTable, fields: Any, name: str) -> BfrtField:
     if name not in fields:
-        raise ProgramError(f"table {table.name} has no field {name!r} on the device")
+        raise ProgramError(
+            f"table {table.name} has no field {name!r} on the device. "
+            "Remedy: load fanin's program of this version on the device"
+        )
     found: BfrtField = fields[name]
     return found

@@ -68,7 +68,10 @@ class Capacity:
             pairs = vocabulary.register_count("pairs") + vocabulary.register_count("pairs_low")
             words = (vocabulary.register_count("sums") + 2 * pairs) // WORDS_STEP * WORDS_STEP
         if not words:
-            raise ProgramError(f"the program adds fewer than {WORDS_STEP} words per packet: it is for no host of ours")
+            raise ProgramError(
+                f"the program adds fewer than {WORDS_STEP} words per packet: it is for no host of ours. "
+                "Remedy: load fanin's program of this version on the device"
+            )
         return cls(
             jobs=vocabulary.size("jobs") - 1,
             slots=slots,

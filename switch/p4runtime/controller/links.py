@@ -313,7 +313,9 @@ class GrpcLink:
             code = Code(error.code().value[0]) if error.code().value[0] in Code._value2member_map_ else Code.UNKNOWN
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise SwitchLostError(
-                    self._address.target, f"the P4Runtime device at {self._address.target} is gone: {error.details()}"
+                    self._address.target,
+                    f"the P4Runtime device at {self._address.target} is gone: {error.details()}. "
+                    "Remedy: start the device, then its controller",
                 ) from None
             raise RefusedError(*_first_refusal(error, code)) from None
 

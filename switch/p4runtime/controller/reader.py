@@ -56,7 +56,10 @@ class DeviceReader:
                 wanted.append(entity)
             found += [int.from_bytes(each.register_entry.data.bitstring, "big") for each in self.read(wanted)]
         if len(found) != len(indices):
-            raise FaninError(f"the device at {self.address.target} answers {len(found)} of {len(indices)} cells")
+            raise FaninError(
+                f"the device at {self.address.target} answers {len(found)} of {len(indices)} cells. "
+                "Remedy: see the device's log, then start its controller again"
+            )
         return found
 
     def _call(self, method: Any, request: Any) -> Any:

@@ -105,7 +105,9 @@ class SlotReader:
         """Read a job's slots of these numbers, as in its packets. `sums`: with the words of their open rounds."""
         facts = job.facts
         if wrong := [number for number in numbers if not 0 <= number < facts["slots"]]:
-            raise ConfigurationError(f"slot {wrong[0]}: job {job.number} has slots 0..{facts['slots'] - 1}")
+            raise ConfigurationError(
+                f"slot {wrong[0]}: job {job.number} has slots 0..{facts['slots'] - 1}", "the slots"
+            )
         indices = [facts["first_slot"] + number for number in numbers]
         generations, rounds, counts, floors = (self._cells(name, indices) for name in PER_SLOT)
         rings = [facts["first_entry"] + number * facts["history"] for number in numbers]
@@ -157,7 +159,10 @@ class SlotReader:
         for name, size in blocks:
             number = next((each for full, each in self._ids.items() if full.endswith(f".{name}.sums")), None)
             if number is None:
-                raise FaninError(f"a round of {words} words, and the program has no block {name}")
+                raise FaninError(
+                    f"a round of {words} words, and the program has no block {name}. "
+                    "Remedy: load fanin's program of this version on the device"
+                )
             (value,) = self._device.cells(number, [entry])
             found += [value >> WORD_BITS * (size - 1 - at) & 0xFFFF_FFFF for at in range(size)]
         return tuple(found)

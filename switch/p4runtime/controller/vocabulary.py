@@ -28,7 +28,10 @@ class Vocabulary:
         """Widths of all register arrays: several have the same last name."""
         metadata = {each.preamble.name: each for each in info.controller_packet_metadata}
         if not {"packet_in", "packet_out"} <= metadata.keys():
-            raise ProgramError("the program has no packet_in and packet_out headers: it is not a fanin program")
+            raise ProgramError(
+                "the program has no packet_in and packet_out headers: it is not a fanin program. "
+                "Remedy: load fanin's program of this version on the device"
+            )
         self._in = {each.id: each.name for each in metadata["packet_in"].metadata}
         self._out = {each.name: each.id for each in metadata["packet_out"].metadata}
 
@@ -150,7 +153,10 @@ class Vocabulary:
         """A PacketOut for the device; metadata that is not given is 0."""
         packet = p4runtime_pb2.PacketOut(payload=payload)
         if unknown := metadata.keys() - self._out.keys():
-            raise ProgramError(f"packet_out has no metadata {min(unknown)!r}")
+            raise ProgramError(
+                f"packet_out has no metadata {min(unknown)!r}. "
+                "Remedy: load fanin's program of this version on the device"
+            )
         for name, number in self._out.items():
             packet.metadata.add(metadata_id=number, value=encoded(metadata.get(name, 0)))
         return packet
@@ -165,14 +171,20 @@ class Vocabulary:
             action = self._actions[reference.id]
             if action.preamble.name.rpartition(".")[2] == name:
                 return action
-        raise ProgramError(f"table {table.preamble.name} has no action {name!r}")
+        raise ProgramError(
+            f"table {table.preamble.name} has no action {name!r}. "
+            "Remedy: load fanin's program of this version on the device"
+        )
 
     def _fill(self, entry: Any, table: Any, name: str, values: Mapping[str, int]) -> None:
         action = self._action(table, name)
         entry.action.action.action_id = action.preamble.id
         for parameter in action.params:
             if parameter.name not in values:
-                raise ProgramError(f"action {action.preamble.name} wants {parameter.name!r}, which is unknown here")
+                raise ProgramError(
+                    f"action {action.preamble.name} wants {parameter.name!r}, which is unknown here. "
+                    "Remedy: load fanin's program of this version on the device"
+                )
             entry.action.action.params.add(param_id=parameter.id, value=encoded(values[parameter.name]))
 
 
@@ -182,5 +194,8 @@ def _by_last_part(things: Any) -> dict[str, Any]:
 
 def _found(things: dict[str, Any], kind: str, name: str) -> Any:
     if name not in things:
-        raise ProgramError(f"the program has no {kind} {name!r}: it is no program of ours, or of another version")
+        raise ProgramError(
+            f"the program has no {kind} {name!r}: it is no program of ours, or of another version. "
+            "Remedy: load fanin's program of this version on the device"
+        )
     return things[name]

@@ -224,7 +224,7 @@ def _opened(where: str) -> Port:
         return RawPort(where)
     host, colon, port = where.removeprefix(UDP).rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
-        raise ConfigurationError(f"port {where!r}: expected udp:HOST:PORT")
+        raise ConfigurationError(f"port {where!r}: expected udp:HOST:PORT", "--port")
     return UdpPort(host, int(port))
 
 
@@ -235,13 +235,14 @@ def read_ports(texts: Sequence[str], cpu_port: int) -> dict[int, str]:
         number, equals, where = part.partition("=")
         number = number.strip()
         if not equals or not where or not number.isascii() or not number.isdigit() or len(number) > 3:
-            raise ConfigurationError(f"--port {part!r}: expected NUMBER=INTERFACE or NUMBER=udp:HOST:PORT")
+            raise ConfigurationError(f"--port {part!r}: expected NUMBER=INTERFACE or NUMBER=udp:HOST:PORT", "--port")
         if not 0 <= int(number) < DROP_PORT or int(number) == cpu_port or int(number) in ports:
             raise ConfigurationError(
                 f"--port {part!r}: the number must be in 0..{DROP_PORT - 1}, given once, and not --cpu-port's "
-                f"{cpu_port}"
+                f"{cpu_port}",
+                "--port",
             )
         ports[int(number)] = where
     if len(ports) > MAX_PORTS:
-        raise ConfigurationError(f"--port: {len(ports)} ports; at most {MAX_PORTS}")
+        raise ConfigurationError(f"--port: {len(ports)} ports; at most {MAX_PORTS}. Remedy: give fewer")
     return ports

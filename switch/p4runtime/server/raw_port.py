@@ -34,7 +34,10 @@ class RawPort:
         """Open the interface. ConfigurationError if it does not exist, or packet sockets are not allowed."""
         self.name = interface
         if not interface or len(interface.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES or "\0" in interface:
-            raise ConfigurationError(f"port {interface!r}: no network interface has such a name")
+            raise ConfigurationError(
+                f"port {interface!r}: no network interface has such a name. "
+                "Remedy: name an interface that `ip link` shows"
+            )
         try:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # no frame of any other interface
         except OSError as error:

@@ -384,7 +384,10 @@ class GrpcServer:
                 "that), or name another, of this machine"
             ) from None
         if not self.port:
-            raise ConfigurationError(f"P4Runtime cannot be served at {address}: the port cannot be had")
+            raise ConfigurationError(
+                f"P4Runtime cannot be served at {address}: the port cannot be had. "
+                "Remedy: stop what uses it (`ss -lntp` shows that), or choose another address"
+            )
         self._server.start()
 
     def close(self) -> None:
