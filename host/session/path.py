@@ -52,8 +52,15 @@ class Reached:
     """The longest packet that TCP would send there."""
 
 
-def start_hint(address: SwitchAddress) -> str:
-    """The remedy where no switch answers."""
+def start_hint(address: SwitchAddress, *, refused_ipv6: bool = False) -> str:
+    """The remedy where no switch answers. `refused_ipv6`: an address of IPv6 refuses connections, as it does where a
+    switch was started without --bind.
+    """
+    if refused_ipv6:
+        return (
+            f"Remedy: start one there with `fanin switch --bind '[::]:{address.port}'`, since without --bind it is on "
+            f"IPv4 alone, or correct {_source(address)}; `fanin doctor {address}` tells more"
+        )
     bind = host_and_port(address.host, address.port)
     return (
         f"Remedy: start one there (`fanin switch --bind {bind}`) or correct {_source(address)}; "
@@ -117,7 +124,7 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
             f"leads there. Remedy: {remedy}",
             remedy,
         )
-    why, unreachable = "no answer", False
+    why, unreachable, refused_ipv6 = "no answer", False, False
     for attempt in range(int(timeout_s / RETRY_INTERVAL_S) + 1):
         for host in hosts:
             left_s = deadline - time.monotonic()
@@ -134,12 +141,13 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
                 silent = isinstance(error, TimeoutError)
                 why = "no answer: a firewall drops it, or the host is down" if silent else os_error_text(error)
                 unreachable = error.errno == errno.ENETUNREACH
+                refused_ipv6 = error.errno == errno.ECONNREFUSED and all(":" in each for each in hosts)
         if not patient or time.monotonic() + RETRY_INTERVAL_S >= deadline:
             break
         time.sleep(RETRY_INTERVAL_S)
     tried = f"; tried for {timeout_s:g} s" if patient else ""
     remedy = route_remedy(hosts[0]) if unreachable else ""
-    hint = f"Remedy: {remedy}" if remedy else start_hint(address)
+    hint = f"Remedy: {remedy}" if remedy else start_hint(address, refused_ipv6=refused_ipv6)
     raise SwitchUnreachableError(
         str(address),
         f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {hint}",

@@ -17,6 +17,18 @@ from fanin.transports.numeric import host_of, socket_address
 from fanin.transports.peer_numbers import AddressBook
 
 
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+LOOPBACK_IPV6 = _has_ipv6()
+
+
 @given(st.lists(st.integers(0, 20), max_size=200), st.integers(1, 8))
 def test_a_number_leads_back_to_its_key_or_nowhere_and_memory_is_bounded(keys: list[int], limit: int) -> None:
     book: AddressBook[int] = AddressBook(limit)
@@ -112,3 +124,18 @@ def test_a_leaf_takes_the_address_at_which_its_parent_listens() -> None:
         ports = parent.getsockname()[1], parent.getsockname()[1]
         found = [(socket.AF_INET6, ("::1", ports[0], 0, 0)), (socket.AF_INET, ("127.0.0.1", ports[1]))]
         assert chosen(SwitchAddress("udp", "localhost", ports[0]), found, "::") == found[1]
+
+
+@pytest.mark.skipif(not LOOPBACK_IPV6, reason="this machine has no IPv6")
+@pytest.mark.parametrize(("host", "hinted"), [("::1", True), ("127.0.0.2", False), ("localhost", False)])
+def test_a_rank_that_ipv6_refuses_is_told_how_a_switch_listens_to_it(
+    host: str, hinted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A switch without --bind listens to IPv4 alone. A name with an address of IPv4 is refused by both."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))  # and does not listen: IPv4 refuses, too
+        port = listening.getsockname()[1]
+        monkeypatch.setattr(path, "resolve", lambda *_: ["::1", "127.0.0.1"] if host == "localhost" else [host])
+        with pytest.raises(SwitchUnreachableError) as caught:
+            path.reach(SwitchAddress("udp", host, port), 1.0, patient=False)
+    assert (f"`fanin switch --bind '[::]:{port}'`, since without --bind it" in str(caught.value)) is hinted
