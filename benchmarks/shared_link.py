@@ -10,16 +10,15 @@ in which all of them send, in frames with all headers, first transmissions only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from fanin.benchmarks.harness import Output
+from fanin.benchmarks.harness import Output, table
 from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
@@ -264,54 +263,57 @@ def record_of(shares: Shares) -> dict[str, Any]:
     return {**asdict(shares), **told}
 
 
-def overview(rows: Sequence[Shares]) -> Table:
+def overview(rows: Sequence[Shares]) -> FigureTable:
     """Table of several rows for the terminal."""
     first = rows[0]
-    title = f"{_jobs_of(first)} behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
-    columns: list[tuple[str, Callable[[Shares], str]]] = [
-        ("queue", lambda row: f"{row.queue_bytes >> 10} KiB"),
-        ("TCP flows", lambda row: str(row.tcp_flows)),
-        ("of the link", lambda row: f"{row.together:.3f}"),
-        ("worker, of its fair share", lambda row: " ".join(f"{each:.2f}" for each in row.worker_to_fair)),
-        ("TCP flows, of theirs", lambda row: " ".join(f"{each:.2f}" for each in row.tcp_to_fair)),
-        ("sent again", lambda row: f"{row.resent:,} of {row.packets:,}"),
-        ("dropped; elsewhere", lambda row: f"{row.dropped:,}; {row.dropped_elsewhere:,}"),
-    ]
-    table = Table(title=title, box=box.SIMPLE)
-    for heading, _ in columns:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(cell(row) for _, cell in columns))
-    table.caption = "shares: second half of the run, workers' by job; dropped by the link's queues and by others"
-    return table
+    return table(
+        f"{_jobs_of(first)} behind one link of {first.rate_bit_s / 1e6:g} Mbit/s",
+        rows,
+        [
+            ("queue", lambda row: f"{row.queue_bytes >> 10} KiB"),
+            ("TCP", "tcp_flows:d"),
+            ("of link", "together:.3f"),
+            ("worker", lambda row: _spread(row.worker_to_fair)),
+            ("TCP flow", lambda row: _spread(row.tcp_to_fair)),
+            ("sent again", "resent:,"),
+            ("packets", "packets:,"),
+            ("dropped", "dropped:,"),
+            ("elsewhere", "dropped_elsewhere:,"),
+        ],
+        caption="worker, TCP flow: what each had of its fair share, in the second half of the run, workers' by job;\n"
+        "dropped by the link's queues, and elsewhere by others",
+    )
 
 
-def table_of(shares: Shares) -> Table:
+def _spread(shares: Sequence[float]) -> str:
+    """Two shares as they are, more as the smallest and the largest: there may be 64, and --json has all of them."""
+    if len(shares) > 2:
+        return f"{min(shares):.2f} to {max(shares):.2f}"
+    return " ".join(f"{each:.2f}" for each in shares)
+
+
+def table_of(shares: Shares) -> FigureTable:
     """Table of one row for the terminal."""
     flows = f" and {shares.tcp_flows} TCP flow{'s' * (shares.tcp_flows > 1)}" if shares.tcp_flows else ""
     title = f"{_jobs_of(shares)}{flows} behind one link of {shares.rate_bit_s / 1e6:g} Mbit/s "
     title += f"with a queue of {shares.queue_bytes >> 10} KiB"
-    table = Table(title=title, box=box.SIMPLE)
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    rows = [("of the link, together", f"{shares.together:.3f}")]
-    rows += [(f"job {number}, of the link", f"{share:.3f}") for number, share in enumerate(shares.job_shares)]
-    rows += [("Jain's index over jobs", f"{shares.jain:.3f}")] if shares.jobs > 1 else []
+    found = FigureTable(title, ("what", "value"))
+    found.add("of the link, together", f"{shares.together:.3f}")
+    for number, share in enumerate(shares.job_shares):
+        found.add(f"job {number}, of the link", f"{share:.3f}")
+    if shares.jobs > 1:
+        found.add("Jain's index over jobs", f"{shares.jain:.3f}")
     if shares.tcp_flows:
-        rows += [
-            (f"worker of job {job}, of its fair share", f"{each:.2f}") for job, each in enumerate(shares.worker_to_fair)
-        ]
-        rows += [(f"TCP flow {flow}, of its fair share", f"{each:.2f}") for flow, each in enumerate(shares.tcp_to_fair)]
-    rows += [
-        ("packets sent again", f"{shares.resent:,} of {shares.packets:,}"),
-        ("known to be lost", f"{shares.lost:,}"),
-        ("windows cut; timers expired", f"{shares.cuts:,}; {shares.timeouts:,}"),
-        ("dropped by its queues; by others", f"{shares.dropped:,}; {shares.dropped_elsewhere:,}"),
-    ]
-    for row in rows:
-        table.add_row(*row)
-    table.caption = "second half of the run; frames with all headers, each counted once"
-    return table
+        for job, each in enumerate(shares.worker_to_fair):
+            found.add(f"worker of job {job}, of its fair share", f"{each:.2f}")
+        for flow, each in enumerate(shares.tcp_to_fair):
+            found.add(f"TCP flow {flow}, of its fair share", f"{each:.2f}")
+    found.add("packets sent again", f"{shares.resent:,} of {shares.packets:,}")
+    found.add("known to be lost", f"{shares.lost:,}")
+    found.add("windows cut; timers expired", f"{shares.cuts:,}; {shares.timeouts:,}")
+    found.add("dropped by its queues; by others", f"{shares.dropped:,}; {shares.dropped_elsewhere:,}")
+    found.caption = "second half of the run; frames with all headers, each counted once"
+    return found
 
 
 def _jobs_of(shares: Shares) -> str:

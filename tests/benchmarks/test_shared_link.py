@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fanin.benchmarks.shared_link import (
     OWN_QUEUE_BYTES,
@@ -17,8 +19,18 @@ from fanin.benchmarks.shared_link import (
     record_of,
     table_of,
 )
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.topology import Link
 from fanin.errors import ConfigurationError
+
+
+def shown(table: FigureTable) -> str:
+    """The text that a terminal of 80 columns shows."""
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
 
 JOB = [(1.0 + tick, 10 * tick) for tick in range(8)]
 """Ten a second, from 1 s to 8 s."""
@@ -105,17 +117,11 @@ def test_rows_say_what_each_has_of_its_fair_share() -> None:
     record = record_of(row)
     assert (record["together"], record["worker_to_fair"], record["tcp_to_fair"]) == (0.875, (0.5,), (2.0, 0.5))
     assert (record["queue_bytes"], record["resent"], record["dropped"]) == (1 << 18, 12, 21)
-    cells = [list(column.cells) for column in overview([row, row]).columns]
-    assert [column[0] for column in cells] == [
-        "256 KiB",
-        "2",
-        "0.875",
-        "0.50",
-        "2.00 0.50",
-        "12 of 1,000",
-        "21; 0",
-    ]
-    assert overview([row, row]).title == "2 workers behind one link of 100 Mbit/s"
-    assert table_of(row).title == "2 workers and 2 TCP flows behind one link of 100 Mbit/s with a queue of 256 KiB"
+    several = shown(overview([row, replace(row, tcp_flows=3, tcp_shares=(0.5, 0.25, 0.125))]))
+    assert several.splitlines()[0] == "2 workers behind one link of 100 Mbit/s"
+    assert "256 KiB   2   0.875   0.50    2.00 0.50         12   1,000      21         0" in several
+    assert "256 KiB   3   1.125   0.50 0.50 to 2.00         12   1,000      21         0" in several
+    title = "2 workers and 2 TCP flows behind one link of 100 Mbit/s with a queue of 256 KiB"
+    assert " ".join(shown(table_of(row)).split()).startswith(title)
     two = replace(row, jobs=2, job_shares=(0.25, 0.25), workers=1, tcp_flows=0, tcp_shares=())
-    assert table_of(two).title == "2 jobs of 1 worker behind one link of 100 Mbit/s with a queue of 256 KiB"
+    assert table_of(two).title.plain == "2 jobs of 1 worker behind one link of 100 Mbit/s with a queue of 256 KiB"

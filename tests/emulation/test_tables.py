@@ -10,7 +10,15 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console, RenderableType
 
-from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, fairness, network, staleness
+from fanin.benchmarks import (
+    allreduce,
+    codecs_train_rows,
+    codecs_train_tables,
+    fairness,
+    network,
+    shared_link,
+    staleness,
+)
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
@@ -205,7 +213,40 @@ def jobs() -> FigureTable:
     return fairness.table_of([dataclasses.replace(row, second_job=name) for name in fairness.SECOND_JOBS])
 
 
-TABLES = [all_reduces, links, training, training_steps, comparison, emulation, traffic, jobs]
+def shared_links() -> FigureTable:
+    """The table of `fanin bench network --shared-link` with several queues or numbers of TCP flows."""
+    row = _shared(jobs=1)
+    return shared_link.overview([row, dataclasses.replace(row, queue_bytes=1 << 16)])
+
+
+def one_shared_link() -> FigureTable:
+    """The table of `fanin bench network --shared-link` with one row."""
+    return shared_link.table_of(_shared(jobs=2))
+
+
+def _shared(jobs: int) -> shared_link.Shares:
+    return shared_link.Shares(
+        workers=4,
+        jobs=jobs,
+        tcp_flows=16,
+        rate_bit_s=1e8,
+        queue_bytes=1 << 20,
+        job_shares=(0.25,) * jobs,
+        tcp_shares=(0.0123,) * 16,
+        fair_share=0.05,
+        jain=0.987,
+        packets=1_234_567,
+        resent=123_456,
+        lost=123_456,
+        cuts=1234,
+        timeouts=1234,
+        dropped=12_345,
+        dropped_elsewhere=1234,
+    )
+
+
+SHARED = [shared_links, one_shared_link]
+TABLES = [all_reduces, links, training, training_steps, comparison, emulation, traffic, jobs, *SHARED]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
