@@ -214,6 +214,8 @@ CARDS = {
     "veth0,veth1": (NetworkCard("veth0", "10.0.0.3"), NetworkCard("veth1", "10.1.0.3")),
     "eth0=1,eth1=3": (NetworkCard("eth0", "10.0.0.1", 1.0, 10_000), NetworkCard("eth1", "10.1.0.1", 3.0, 25_000)),
     "one": (NetworkCard("one", "10.0.0.9", None, 10_000),),
+    "one,lo": (NetworkCard("one", "10.0.0.9"), NetworkCard("lo", "127.0.0.1")),
+    "^one": (NetworkCard("lo6", "::1"),),
 }
 
 
@@ -322,6 +324,34 @@ def test_interfaces_that_cannot_be_used_are_every_ranks_error(options: list[Opti
 
     with ThreadPoolExecutor(len(options)) as pool:
         assert all(said in text for text in pool.map(of, range(len(options))))
+
+
+@pytest.mark.usefixtures("cards")
+@pytest.mark.parametrize(("interfaces", "name"), [("one,lo", "lo"), ("^one", "lo6")])
+def test_loopback_is_no_card_between_machines(monkeypatch: pytest.MonkeyPatch, interfaces: str, name: str) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(placement, "network_identity", lambda: f"network {next(numbers)}")
+    store = c10d.HashStore()
+    store.set_timeout(TIMEOUT)
+    options = with_cards(("left", "one"), ("right", interfaces))
+
+    def of(rank: int) -> str:
+        with pytest.raises(ConfigurationError) as raised:
+            meet(store, rank, 2, "j", options[rank], TIMEOUT, [])
+        return str(raised.value)
+
+    said = f"rank 1 was given FANIN_INTERFACES={interfaces}, and rank 0 on another machine cannot reach the loopback "
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(of, range(2)))
+    assert told[0].startswith(f"{said}interface {name}. Remedy: ")
+    assert told[1] == f"rank 0 reports: {told[0]}"
+
+
+@pytest.mark.usefixtures("cards")
+def test_loopback_is_a_card_where_hosts_stand_for_machines_in_one_network() -> None:
+    meetings = met(with_cards(("left", "one"), ("right", "one,lo")), size=2)
+    assert {meeting.shards for meeting in meetings} == {meetings[0].shards}
+    assert [shard.host for shard in meetings[0].shards] == ["10.0.0.9", "10.0.0.9", "127.0.0.1"]
 
 
 def in_racks(*names: str, **given: object) -> list[Options]:

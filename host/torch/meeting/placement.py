@@ -43,13 +43,14 @@ from typing import Literal
 from fanin.addresses import HOSTS, RANK0, SwitchAddress, SwitchList
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.torch.meeting.network_interfaces import NetworkCard, network_cards
-from fanin.host.torch.meeting.reachable import own_address_at_meeting
+from fanin.host.torch.meeting.reachable import is_loopback, own_address_at_meeting
 from fanin.options import Options
 from fanin.protocol.spread import optimal_parts, weights_of
 from fanin.protocol.wire import MAX_WORKERS
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
+NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 
 log = logging.getLogger("fanin")
 
@@ -94,6 +95,10 @@ class Facts:
     """Rate and speed of each of the network cards that it names, as `NetworkCard` has them."""
     unusable: str = ""
     """Why its FANIN_INTERFACES cannot be used."""
+    network: str = ""
+    """Identity of its network: ranks that have the same one reach each other's loopback addresses."""
+    loopback: str = ""
+    """The first of the cards whose address no other network reaches; empty: there is none."""
 
     @classmethod
     def of(cls, options: Options) -> Facts:
@@ -107,7 +112,8 @@ class Facts:
         return cls(
             host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "",
             interfaces=options.interfaces, cards=tuple((card.rate, card.speed_mbps) for card in cards),
-            unusable=unusable,
+            unusable=unusable, network=network_identity(),
+            loopback=next((card.name for card in cards if is_loopback(card.address)), ""),
         )  # fmt: skip
 
     def text(self) -> str:
@@ -148,6 +154,12 @@ def judge(facts: Sequence[Facts]) -> None:
             )
         if each.unusable:
             raise ConfigurationError(f"rank {rank}: {each.unusable}")
+        if each.loopback and (others := [other for other, of in enumerate(facts) if of.network != each.network]):
+            raise ConfigurationError(
+                f"rank {rank} was given FANIN_INTERFACES={each.interfaces}, and rank {others[0]} on another machine "
+                f"cannot reach the loopback interface {each.loopback}. Remedy: name interfaces with which the "
+                "machines reach each other; `ip address` lists them"
+            )
         other = first_of.setdefault(each.host, rank)
         for name in ("LINK", "RACK", "INTERFACES"):
             one, two = (getattr(which, name.lower()) for which in (facts[other], each))
@@ -254,6 +266,14 @@ def host_identity(options: Options) -> str:
     except OSError:  # no Linux: every machine has a name
         return platform.node()
     return f"{boot} {namespace} {os.getuid()}"
+
+
+def network_identity() -> str:
+    """Identity of the network stack that this process sees, different from that of every other."""
+    try:
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(NETWORK_NAMESPACE)}"
+    except OSError:  # no Linux: every machine has a name
+        return platform.node()
 
 
 def hosts_of(identities: Sequence[str]) -> Hosts:

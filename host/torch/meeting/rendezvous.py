@@ -226,10 +226,10 @@ def _met(
 def _error_of_rank_0(message: _Message) -> FaninError:
     """Rank 0's error, of the same kind where callers tell kinds apart (fallback: gloo cannot cure every one)."""
     if message.kind == JoinTimeoutError.__name__:
-        return JoinTimeoutError(message.missing, f"rank 0: {message.error}")
+        return JoinTimeoutError(message.missing, f"rank 0 reports: {message.error}")
     for kind in (ConfigurationError, UnsupportedError):
         if message.kind == kind.__name__:
-            return kind(f"rank 0: {message.error}")
+            return kind(f"rank 0 reports: {message.error}")
     return SwitchUnreachableError("", f"rank 0 could not start a switch: {message.error}")
 
 
