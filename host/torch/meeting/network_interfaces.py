@@ -86,7 +86,9 @@ def network_cards(chosen: InterfaceList, text: str, like: str = "") -> tuple[Net
             why = f"interface {name} has no address"
     if why:
         usable_here = f"those that are up and have an address are {', '.join(usable)}" if usable else "none is usable"
-        raise ConfigurationError(f"FANIN_INTERFACES={text}: {why}; {usable_here}. Remedy: `ip address` lists them")
+        raise ConfigurationError(
+            f"FANIN_INTERFACES={text}: {why}; {usable_here}", "FANIN_INTERFACES: `ip address` lists them"
+        )
     return tuple(NetworkCard(name, address_of(name, like) or "", rate, _speed_mbps(name)) for name, rate in found)
 
 

@@ -35,8 +35,8 @@ def reachable_host() -> str:
     if interface := os.environ.get(GLOO_INTERFACES, "").split(",")[0]:
         if (address := address_of(interface, own_address_at_meeting())) is None:
             raise ConfigurationError(
-                f"{GLOO_INTERFACES}={interface}: this machine has no interface of that name with an address. Remedy: "
-                "`ip address` lists them"
+                f"{GLOO_INTERFACES}={interface}: this machine has no interface of that name with an address",
+                f"{GLOO_INTERFACES}: `ip address` lists them",
             )
         return address
     if is_loopback(own):
