@@ -41,6 +41,7 @@ from fanin.advice.forecasts import (
 from fanin.advice.gpu_notes import gpu_notes
 from fanin.advice.jumbo_notes import jumbo_notes
 from fanin.advice.link_probes import Listener, interface_mtu, round_trip_s, send_datagrams, stream
+from fanin.advice.load_notes import load_notes
 from fanin.advice.local_step_notes import meeting_notes
 from fanin.advice.meeting_point import meet
 from fanin.advice.own_processors import core_speed, idle_share, own_core_limit
@@ -206,6 +207,7 @@ class _Rank:
             return None
         gpus = [None if each["gpu"] is None else Gpu(**each["gpu"]) for each in self.facts]
         names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
+        notes += load_notes(network, names)
         notes += jumbo_notes(network, names, (best or found[0]).choice, profile)
         notes += gpu_notes(network, gpus, profile, best)
         notes += meeting_notes(network, self.plan.lanes, profile, best)

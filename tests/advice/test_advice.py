@@ -46,6 +46,7 @@ from fanin.advice.forecasts import (
 )
 from fanin.advice.jumbo_notes import jumbo_notes
 from fanin.advice.link_probes import Listener, interface_mtu, round_trip_s, send_datagrams, stream
+from fanin.advice.load_notes import load_notes
 from fanin.advice.meeting_point import GIVE_UP_AFTER_S, PATIENCE_S, missing
 from fanin.advice.own_processors import core_limit, core_speed, idle_share, own_core_limit
 from fanin.cli.advise import _explain, without_hosts
@@ -212,6 +213,13 @@ def test_jumbo_frames_are_advised_by_what_they_gain() -> None:
     assert "less than 2%" in told
     assert jumbo_notes(dataclasses.replace(same, mtu=9000), ("a", "b"), Choice("hosts"), hidden) == []
     assert jumbo_notes(network(1), ("a",), Choice("rank0"), hidden) == []
+
+
+def test_hosts_that_are_busy_with_other_work_are_named() -> None:
+    (told,) = load_notes(network(3, idle=(0.9, 0.25, 0.0)), ("a", "b", "c"))
+    assert "busy: b (75%), c (100%);" in told
+    assert load_notes(network(2, idle=(0.9, 0.5)), ("a", "b")) == []
+    assert load_notes(network(2), ("a", "b")) == [], "not measured"
 
 
 def test_a_longer_mtu_carries_more_payload_over_the_same_wire() -> None:
