@@ -23,6 +23,7 @@ from fanin.host.session.control import ControlClient
 from fanin.host.session.exported import VARIABLE as METRICS_VARIABLE
 from fanin.host.session.outputs import check_outputs, flight_recorder_file
 from fanin.host.session.path import Reached, discover, exposed, reach, resolve
+from fanin.host.session.port_probes import longest_answered
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -31,22 +32,16 @@ from fanin.protocol import control
 from fanin.protocol.pace import LONGEST_FRAME_BYTES
 from fanin.protocol.seal import OPEN
 from fanin.protocol.tag_algorithm import preferred
-from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
-from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
+from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for, words_within
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.protocol.wire import datagram_bytes
 from fanin.schemes import DEFAULT, SCHEMES, scheme_of
 from fanin.transports.path_mtu import LARGEST_MTU
-from fanin.transports.transport import SWITCH, Transport
 from fanin.variables import without_effect
 from fanin.watching.exporter import address_of, require_client
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 """Linux, udp(7). The socket module names the last two from Python 3.13 on."""
-PROBE_ATTEMPTS = 4
-PROBE_TIMEOUT_S = 0.5
-"""Time limit of each attempt."""
-USUAL_LENGTHS = (16_384, 8_924, 4_096, 1_452, 1_372, 1_232, 548)
-"""Datagrams that are tried when the full length does not come through: of jumbo frames, Ethernet, tunnels, minima."""
 AMPLE_BUFFER_BYTES = 2 * RECEIVE_BUFFER_REQUEST_BYTES
 """Value of SO_RCVBUF if the system grants all that a socket of ours asks for."""
 NOTABLE = ("socket_overflows", "dropped_")
@@ -304,21 +299,21 @@ def _examine_data(data: control.DataReport, there: Reached, options: Options, wa
             yield Check(name=name, state=closed, result=str(error), remedy=firewall)
             continue
         try:
-            if not probe(transport, HEADER_BYTES):
+            longest = longest_answered(transport, full)
+            if longest == 0:
                 trouble = transport.trouble or "no answer to the shortest packet"
                 streams = [row.name for row in SCHEMES.values() if not row.packets_are_datagrams]
                 other = "" if data.scheme in streams else f", or use {' or '.join(streams)}://"
                 yield Check(name=name, state=closed, result=trouble, remedy=firewall + other)
-            elif probe(transport, full):
-                yield Check(name=name, result=f"answers packets of {HEADER_BYTES} and of {full} bytes (MTU {mtu})")
+            elif longest == full:
+                yield Check(name=name, result=f"answers packets of up to {full} bytes (MTU {mtu})")
             else:
-                longest = next((size for size in USUAL_LENGTHS if size < full and probe(transport, size)), HEADER_BYTES)
-                words = (longest - HEADER_BYTES - WORD_BYTES) // WORD_BYTES // 8 * 8
                 yield Check(
                     name=name,
                     state=closed,
                     result=f"answers packets of {longest} bytes, none of {full}, though the interface's MTU is {mtu}",
-                    remedy=f"set FANIN_WORDS_PER_PACKET={max(words, 8)}, or lower the interface's MTU to the path's",
+                    remedy=f"set FANIN_WORDS_PER_PACKET={words_within(longest)}, or lower the interface's MTU to the "
+                    "path's",
                 )
         finally:
             transport.close()
@@ -343,7 +338,7 @@ def _packets_of_jobs(
     if longest <= datagram_bytes(1, here):  # the port has been tried with longer ones
         return
     with contextlib.closing(open_bare(options, data.scheme, there.host, data.ports[0])) as transport:
-        if not probe(transport, longest):
+        if longest_answered(transport, longest) < longest:
             yield Check(
                 name=f"job {lengths[longest]}",
                 state="warning",
@@ -367,25 +362,6 @@ def _jumbo_frames(data: control.DataReport, there: Reached) -> Iterator[Check]:
         remedy=f"not needed; where cards and switches can, and processors are busy: MTU {JUMBO_MTU} on every "
         f"interface and switch of the path (ip link set dev INTERFACE mtu {JUMBO_MTU})",
     )
-
-
-def probe(transport: Transport, length: int) -> bool:
-    """Whether a PROBE of `length` bytes (a multiple of 4) comes back as ECHO."""
-    for attempt in range(PROBE_ATTEMPTS):
-        data = Packet(kind=Kind.PROBE, slot=attempt).to_bytes().ljust(length // WORD_BYTES * WORD_BYTES, b"\0")
-        transport.send([(data, SWITCH)])
-        deadline = time.monotonic() + PROBE_TIMEOUT_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            if any(_is_echo(answer, len(data)) for answer, _ in transport.receive(left_s)):
-                return True
-    return False
-
-
-def _is_echo(data: bytes, length: int) -> bool:
-    try:
-        return len(data) == length and parse(data).kind is Kind.ECHO
-    except WireError:
-        return False
 
 
 def _jobs(answer: control.Stats) -> Iterator[Check]:

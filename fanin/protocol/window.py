@@ -88,6 +88,12 @@ def packet_shape(mtu: int) -> tuple[int, int]:
     return words // (8 * codes) * (8 * codes), codes
 
 
+def words_within(datagram_bytes: int) -> int:
+    """words_per_packet of the longest packets of at most that many bytes, such as a narrow path lets pass."""
+    words, _ = packet_shape(max(datagram_bytes + IP_UDP_HEADER_BYTES, SMALLEST_MTU))
+    return words
+
+
 def truesize(packet_bytes: int) -> int:
     """Bytes that the kernel charges a receive buffer for one UDP payload, at most (see the rules)."""
     if packet_bytes + SKB_TAIL_BYTES > LINEAR_BYTES:

@@ -23,7 +23,7 @@ from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
 from fanin.protocol.events import EngineStopped, PacketRefused, PathNarrowed, SwitchSilent, WorkersGone
 from fanin.protocol.job import JobSpec
-from fanin.protocol.window import IP_UDP_HEADER_BYTES, SMALLEST_MTU, packet_shape
+from fanin.protocol.window import IP_UDP_HEADER_BYTES, words_within
 from fanin.protocol.wire import Reason
 from fanin.schemes import scheme_of
 
@@ -185,7 +185,6 @@ def path_narrowed(
     own_address = now.own_address if now is not None else ""
     end = f"rank {who.rank} ({own_address})" if own_address else f"rank {who.rank}"
     mtu = event.passes_bytes + IP_UDP_HEADER_BYTES - (0 if ":" in own_address else IPV6_LONGER_BYTES)
-    words, _ = packet_shape(max(event.passes_bytes + IP_UDP_HEADER_BYTES, SMALLEST_MTU))
     was = f"was {joined.path_mtu} when this rank joined and" if joined is not None else ""
     device = f" (this machine's own device has {now.path_mtu})" if now is not None else ""
     return PathNarrowedError(
@@ -194,7 +193,8 @@ def path_narrowed(
         f"of {event.needed_bytes} bytes have not passed for {timeout_s:g} s, there and back, while ones of "
         f"{event.passes_bytes} bytes do. The MTU of the path {was} is about {mtu} now{device}, and who "
         f"drops longer packets does not say so. Remedy: give the path its MTU back (`ip link`, "
-        f"tunnels and routes on the way), or set FANIN_WORDS_PER_PACKET={words} on all ranks and start the job again",
+        f"tunnels and routes on the way), or set FANIN_WORDS_PER_PACKET={words_within(event.passes_bytes)} on all "
+        "ranks and start the job again",
     )
 
 
@@ -296,6 +296,20 @@ def data_path_closed(who: MemberNames, admitted: Admitted, silent_s: float, trou
         f"{who.in_words}: switch {who.address} answers on its control port, but nothing came back from its "
         f"{scheme.protocol} port {ports} for {silent_s:.1f} s{noted}. Remedy: open that port in the firewall{others}; "
         f"`fanin doctor {who.address}` tells more",
+    )
+
+
+def path_too_narrow(
+    who: MemberNames, admitted: Admitted, needed_bytes: int, passes_bytes: int
+) -> SwitchUnreachableError:
+    """The error for a data port that answers short packets and none as long as the job's. Lengths are of datagrams."""
+    return SwitchUnreachableError(
+        str(who.address),
+        f"{who.in_words}: switch {who.address} answers packets of {passes_bytes} bytes at its "
+        f"{scheme_of(admitted.scheme).protocol} port {admitted.ports[0]}, and none of {needed_bytes}, which this job "
+        "needs: a link on the way drops longer packets without saying so. Remedy: give the path its MTU back "
+        "(`ip link`, tunnels and routes on the way), or set "
+        f"FANIN_WORDS_PER_PACKET={words_within(passes_bytes)} on all ranks and start the job again",
     )
 
 

@@ -28,12 +28,15 @@ from fanin.host.session.failures import (
     engine_stopped,
     join_refused,
     packet_refused,
+    path_too_narrow,
     superseded,
     with_forgeries,
     workers_gone,
 )
 from fanin.host.session.line import Line
 from fanin.host.session.path import PathFacts, discover, exposed
+from fanin.host.session.port_probes import longest_answered
+from fanin.host.transports.stack import open_bare
 from fanin.numerics.reduction import WIDE_SUMS
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
@@ -51,6 +54,8 @@ from fanin.protocol.job import Agreed, Asked, AskedRounds, JobRounds, JobSpec, S
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.protocol.wire import VERSION as WIRE_VERSION
+from fanin.protocol.wire import datagram_bytes
+from fanin.schemes import scheme_of
 
 MAX_EVENT_WAIT_S = 0.05
 """Longest wait for an event of the engine, after which the controller's replies are read."""
@@ -333,8 +338,22 @@ class _Joining:
         if isinstance(event, EngineStopped):
             return engine_stopped(self._who, event.text)
         silent_s = event.silent_s if isinstance(event, SwitchSilent) else 0.0
+        wanted = datagram_bytes(admitted.codes_per_packet, admitted.words_per_packet)
+        if silent_s and 0 < (longest := self._longest_answered(admitted, wanted)) < wanted:
+            return path_too_narrow(self._who, admitted, wanted, longest)
         trouble = with_forgeries(engine.trouble, engine.counters().get("dropped_tag", 0))
         return data_path_closed(self._who, admitted, silent_s, trouble)
+
+    def _longest_answered(self, admitted: control.Admitted, wanted_bytes: int) -> int:
+        """The longest packet that the switch's data port answers, in bytes; 0 where it is not known."""
+        if not scheme_of(admitted.scheme).packets_are_datagrams:
+            return 0
+        host = admitted.data_host or self._client.host
+        try:
+            with contextlib.closing(open_bare(self._options, admitted.scheme, host, admitted.ports[0])) as transport:
+                return longest_answered(transport, wanted_bytes)
+        except FaninError:
+            return 0
 
     def _warn(self, now: float, what: str) -> None:
         if now >= self._warn_s:

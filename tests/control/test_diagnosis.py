@@ -17,6 +17,7 @@ from fanin.cli import stats as stats_command
 from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_options, examine_switch
+from fanin.host.session import port_probes
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.path import PathFacts, Reached
 from fanin.host.session.session import Session
@@ -187,7 +188,7 @@ def test_a_switch_of_another_version_is_told_from_a_broken_one(monkeypatch: pyte
 
 
 def test_a_silent_udp_port_is_a_firewall_and_only_a_warning_where_zmq_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(port_probes, "TIMEOUT_S", 0.02)
     with an_echo(longest=0) as port:
         wanted, other = examine_port(port), examine_port(port, wanted=False)
     assert (wanted.state, other.state) == ("failure", "warning")
@@ -195,7 +196,7 @@ def test_a_silent_udp_port_is_a_firewall_and_only_a_warning_where_zmq_is_used(mo
 
 
 def test_a_path_too_narrow_for_full_packets_comes_with_the_length_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(port_probes, "TIMEOUT_S", 0.2)
     with an_echo(longest=1460) as port:
         check = examine_port(port)
     assert check.state == "failure"
@@ -231,7 +232,7 @@ def test_a_path_that_no_longer_takes_the_packets_of_a_job_is_a_warning(monkeypat
     full = datagram_bytes(1, job.words_per_packet)
     narrow = PathFacts(path_mtu=900, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=True)
     monkeypatch.setattr(diagnosis, "discover", lambda *_: narrow)
-    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(port_probes, "TIMEOUT_S", 0.2)
     there = Reached("127.0.0.1", LARGEST_MTU)
     for longest, warned in ((full - 4, [f"job {job.name}"]), (full, [])):
         with an_echo(longest) as port:

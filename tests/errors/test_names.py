@@ -44,6 +44,7 @@ MAKERS: dict[str, Callable[[], FaninError]] = {
     "broken": lambda: failures.broken(WHO, "the thread that joins", KeyError("j")),
     "closed": lambda: failures.session_closed("j", 1, ADDRESS),
     "data path": lambda: failures.data_path_closed(WHO, ADMITTED, 5.0, ""),
+    "narrow": lambda: failures.path_too_narrow(WHO, ADMITTED, 1464, 548),
     "superseded": lambda: failures.superseded(WHO),
     "branch": lambda: failures.branch_gone(WHO, KNOWN),
     "join refused": lambda: failures.join_refused(WHO, REFUSED),

@@ -13,11 +13,13 @@ from collections.abc import Callable
 
 from fanin.errors import FaninError
 from fanin.host.session.session import Session
+from fanin.options import SwitchAddress
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from tests.support.processes import Mode, cut, join_all, options, reduce_together, reduce_until_it_fails
 from tests.support.services import a_service, address_of
 
 LIVENESS_TIMEOUT_S = 3.0
+NARROW = "ip protocol udp meta length > 628 drop"
 RULES = """
 add table inet changing
 add chain inet changing arriving {{ type filter hook input priority 0; }}
@@ -35,9 +37,19 @@ def in_words(error: BaseException) -> dict[str, str]:
     return {"kind": type(error).__name__, "text": str(error)}
 
 
+def joins_by_a_narrow_path(address: SwitchAddress, mode: Mode) -> dict[str, str]:
+    """The same before the ranks join: the error of one of them."""
+    rule(NARROW)
+    try:
+        join_all(address, "j", 2, options(mode, shared_memory=False, connect_timeout_s=1.0))
+    except FaninError as error:
+        return in_words(error)
+    return {}
+
+
 def becomes_narrower(sessions: list[Session]) -> object:
     """Drop packets longer than 600 bytes, without a notice to the sender."""
-    rule("ip protocol udp meta length > 628 drop")
+    rule(NARROW)
     try:
         reduce_together(sessions, count=100_000)
     except FaninError as error:
@@ -71,6 +83,9 @@ def main(case: str, mode: Mode) -> None:
     subprocess.run(["ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
     native = mode.startswith("native")
     with a_service(native=native, liveness_timeout_s=LIVENESS_TIMEOUT_S) as service:
+        if case == "narrow":
+            print(json.dumps(joins_by_a_narrow_path(address_of(service), mode)))
+            return
         sessions = join_all(address_of(service), "j", 2, options(mode, shared_memory=False))
         reduce_together(sessions)
         print(json.dumps(CASES[case](sessions)))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fanin.extension import native_extension
+from fanin.protocol.wire import datagram_bytes
 from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
@@ -38,6 +39,16 @@ def test_a_path_that_became_narrower_is_named_with_what_still_passes(mode: str) 
     assert int(measured[1]) <= 628  # less where a loaded machine has answered late
     assert "FANIN_WORDS_PER_PACKET=" in told["text"]
     assert "the path has become narrower" in log
+
+
+@pytest.mark.parametrize("mode", ["native-udp", "twin-udp"])
+def test_a_path_that_is_too_narrow_to_join_is_named_with_what_passes(mode: str) -> None:
+    told, _ = became("narrow", mode)
+    assert told["kind"] == "SwitchUnreachableError"
+    assert "answers packets of 548 bytes at its UDP port" in told["text"]
+    words = re.search(r"set FANIN_WORDS_PER_PACKET=(\d+) on all ranks", told["text"])
+    assert words is not None
+    assert 0 < datagram_bytes(1, int(words[1])) <= 548
 
 
 @pytest.mark.parametrize("mode", ["native-udp", "twin-udp"])
