@@ -345,8 +345,11 @@ class _Joining:
         return data_path_closed(self._who, admitted, silent_s, trouble)
 
     def _longest_answered(self, admitted: control.Admitted, wanted_bytes: int) -> int:
-        """The longest packet that the switch's data port answers, in bytes; 0 where it is not known."""
-        if not scheme_of(admitted.scheme).packets_are_datagrams:
+        """The longest packet that the switch's data port answers, in bytes; 0 where it is not known.
+
+        A job that succeeds another does not ask: packets as long have passed there, and the other ranks wait.
+        """
+        if self._request.succeeds is not None or not scheme_of(admitted.scheme).packets_are_datagrams:
             return 0
         host = admitted.data_host or self._client.host
         try:
