@@ -32,9 +32,9 @@ SETTLE_S = 4.0
 """Quiet time after which the roster closes; containers of a job start a second or two apart, also on a busy machine."""
 BEAT_S = 1.0
 SILENCE_S = 10.0
-GRACE_S = 30.0
-"""Survivors of a worker or of a switch raise within 10 s (docs/errors.md), and an interpreter that has imported torch
-takes seconds to end where several share a processor."""
+GRACE_S = 60.0
+"""Survivors of a worker that is cut off raise after the liveness timeout (30 s unless it is set: docs/errors.md). An
+interpreter that has imported torch then takes ten seconds and more to end where several share a busy processor."""
 
 
 class State(enum.Enum):
