@@ -13,9 +13,8 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import UnsupportedError
 from fanin.host.torch.handles.call import SUM, Call, Tensors
 from fanin.host.torch.handles.host_tensor import concrete
-from fanin.host.torch.handles.timeouts import Timeout, seconds_of
+from fanin.host.torch.handles.timeouts import ZERO, Timeout, seconds_of
 
-_ZERO = timedelta(0)
 _OPERATOR, _ROOT = 1, 2
 KINDS = {
     c10d.AllreduceOptions: _OPERATOR, c10d.AllreduceCoalescedOptions: _OPERATOR, c10d.ReduceScatterOptions: _OPERATOR,
@@ -52,14 +51,14 @@ def read_call(
             op = opts
     if type(op) is not dist.ReduceOp:  # a member of torch's enum (ReduceOp.SUM) passes for one, without its attributes
         op = dist.ReduceOp(op)
-    limit = default if timeout is None or timeout < _ZERO else seconds_of(timeout)
+    limit = default if timeout is None or timeout < ZERO else seconds_of(timeout)
     return Call(collective, source, outputs, op, limit, waits, root)
 
 
 def timeout_in(opts: Any, default: Timeout) -> Timeout:
     """The timeout of an options object; `default` where it has none or is None."""
     timeout: timedelta | None = getattr(opts, "timeout", None)
-    return default if timeout is None or timeout < _ZERO else seconds_of(timeout)
+    return default if timeout is None or timeout < ZERO else seconds_of(timeout)
 
 
 def single(tensors: Any) -> torch.Tensor:

@@ -261,19 +261,21 @@ def host_identity(options: Options) -> str:
     """Identity of this process's host, different from that of every other."""
     if options.host is not None:
         return options.host
-    try:
-        boot, namespace = BOOT_ID.read_text(encoding="ascii").strip(), os.readlink(PID_NAMESPACE)
-    except OSError:  # no Linux: every machine has a name
-        return platform.node()
-    return f"{boot} {namespace} {os.getuid()}"
+    seen = _seen_here(PID_NAMESPACE)
+    return platform.node() if seen is None else f"{seen} {os.getuid()}"
 
 
 def network_identity() -> str:
     """Identity of the network stack that this process sees, different from that of every other."""
+    return _seen_here(NETWORK_NAMESPACE) or platform.node()
+
+
+def _seen_here(namespace: Path) -> str | None:
+    """Identity of a namespace of this boot; None where there is no Linux, and every machine has a name."""
     try:
-        return f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(NETWORK_NAMESPACE)}"
-    except OSError:  # no Linux: every machine has a name
-        return platform.node()
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(namespace)}"
+    except OSError:
+        return None
 
 
 def hosts_of(identities: Sequence[str]) -> Hosts:
