@@ -10,6 +10,7 @@ import atexit
 import gc
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Generator
 from typing import Any
@@ -57,6 +58,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _runs_a_twin_alone(item: pytest.Item) -> bool:
     kinds = [str(value) for value in item.callspec.params.values()] if hasattr(item, "callspec") else []
     return "twin" in kinds and not any("native" in kind for kind in kinds)
+
+
+@pytest.fixture(scope="session")
+def ipv6_loopback() -> None:
+    """Skip, naming what is missing, where nothing can listen at ::1."""
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error.strerror}")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -15,18 +16,7 @@ from fanin.options import SwitchAddress
 from fanin.switch.service.parent_link import chosen
 from fanin.transports.numeric import host_of, socket_address
 from fanin.transports.peer_numbers import AddressBook
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-LOOPBACK_IPV6 = _has_ipv6()
+from tests.support.frames import in_module
 
 
 @given(st.lists(st.integers(0, 20), max_size=200), st.integers(1, 8))
@@ -126,16 +116,32 @@ def test_a_leaf_takes_the_address_at_which_its_parent_listens() -> None:
         assert chosen(SwitchAddress("udp", "localhost", ports[0]), found, "::") == found[1]
 
 
-@pytest.mark.skipif(not LOOPBACK_IPV6, reason="this machine has no IPv6")
-@pytest.mark.parametrize(("host", "hinted"), [("::1", True), ("127.0.0.2", False), ("localhost", False)])
+@pytest.mark.parametrize(
+    ("host", "found", "hinted"),
+    [
+        ("::1", ["::1"], True),
+        ("2001:db8::1", ["2001:db8::1"], True),
+        ("127.0.0.2", ["127.0.0.2"], False),
+        ("localhost", ["::1", "127.0.0.1"], False),
+    ],
+)
 def test_a_rank_that_ipv6_refuses_is_told_how_a_switch_listens_to_it(
-    host: str, hinted: bool, monkeypatch: pytest.MonkeyPatch
+    host: str, found: list[str], hinted: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """A switch without --bind listens to IPv4 alone. A name with an address of IPv4 is refused by both."""
+    if host == "::1":
+        request.getfixturevalue("ipv6_loopback")
+
+    @in_module("socket")
+    def refused(*_: object) -> NoReturn:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))  # and does not listen: IPv4 refuses, too
         port = listening.getsockname()[1]
-        monkeypatch.setattr(path, "resolve", lambda *_: ["::1", "127.0.0.1"] if host == "localhost" else [host])
+        monkeypatch.setattr(path, "resolve", lambda *_: found)
+        if host == "2001:db8::1":  # for documentation (RFC 3849), so that a machine without IPv6 tests this, too
+            monkeypatch.setattr(socket, "create_connection", refused)
         with pytest.raises(SwitchUnreachableError) as caught:
             path.reach(SwitchAddress("udp", host, port), 1.0, patient=False)
     assert (f"`fanin switch --bind '[::]:{port}'`, since without --bind it" in str(caught.value)) is hinted

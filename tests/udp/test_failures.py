@@ -195,14 +195,8 @@ def test_whoever_asks_while_a_member_gets_its_socket_is_answered_from_the_addres
             assert set().union(*(answers.result() for answers in asking)) == {switch}
 
 
+@pytest.mark.usefixtures("ipv6_loopback")
 def test_ipv6_works_like_ipv4() -> None:
-    if not socket.has_ipv6:
-        pytest.skip("this Python has no IPv6")
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        pytest.skip("this machine has no IPv6 loopback")
     arrays = gradients(2, 30_000)
     with cluster(spec_of(2, words=4064, codes=4), listen="::1", host="::1") as job:
         job.run(arrays)
